@@ -111,12 +111,14 @@ class Claims:
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
-        """Repair what no wake-up announces. Return the runs that the store shows as running on this executor.
+        """Search the store for changes that no wake-up announced, and act on them.
+
+        Return the runs that the store then shows as running on this executor.
 
         - A run of a dead executor is queued again, or given up after too many attempts whose executors died
           (`recover_orphans`).
-        - A run of this executor that is not in `known` is queued again: this executor claimed the run in a transaction
-          whose outcome it did not learn.
+        - A run of this executor that is not in `known` is queued again. This executor claimed the run in a transaction
+          whose outcome the executor did not learn.
         - A queued run with a request to cancel is cancelled, as by `to_cancel`.
         - A held run is released when its next try is due (`release_due`).
         """
@@ -174,7 +176,10 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _count(orders: Sequence[RunOrder]) -> None:
-    """For the metrics, record the longest delay of a scheduled run: the time from `run_after` until it was queued."""
+    """For the metrics, record the longest delay among the scheduled runs in their first attempt.
+
+    The delay is the time from the run's `run_after` until the run was queued.
+    """
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()
         for order in orders

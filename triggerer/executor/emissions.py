@@ -65,7 +65,7 @@ async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]
 def _idempotency_key(order: RunOrder, task_id: str, event: EmittedEvent) -> str:
     """Return a key that is equal in each attempt of the run, so that a repeated task emits no event twice.
 
-    A cleared task gets a new key, because its outlets shall be updated again.
+    A cleared task gets a new key, because it must emit its events again.
     """
     if cleared := order.repeat.cleared.get(task_id, 0):
         task_id = f"{task_id}#{cleared}"

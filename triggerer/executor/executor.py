@@ -97,7 +97,7 @@ class Executor:
             sweep_every_s=settings.sweep_every.total_seconds(),
         )
         self._ending: set[int] = set()
-        """Runs that were cancelled before they began, while the end of their logs is written."""
+        """The primary keys of runs that were cancelled before they began, until the end of the run's log is written."""
         self._ending_one = anyio.Lock()
         self._shown_waiting: set[int] = set()
         """Runs in the claimed queue that the store shows as waiting."""
@@ -347,7 +347,7 @@ class Executor:
             slot.give(WarmUp())
 
     async def _sweep(self) -> list[int]:
-        """Repair what no wake-up announces. Return this executor's runs that must be cancelled."""
+        """Act on changes that no wake-up announced. Return this executor's runs that must be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._ending
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
@@ -361,7 +361,7 @@ class Executor:
             if claim is not None and claim.epoch == run.epoch:
                 continue
             if slot.run is run and run.run_pk not in self._result_writer.unwritten:
-                _log.warning("a run was given to somebody else; ending it here", run=run.run_id)
+                _log.warning("a run was given to another attempt; ending it here", run=run.run_id)
                 await slot.abandon()
         return [run_pk for run_pk, claim in ours.items() if claim.cancel_requested]
 
@@ -377,7 +377,7 @@ class Executor:
                     tasks.start_soon(slot.stop, verdict)
 
     async def _end_unstarted(self, order: RunOrder, verdict: RunEnd) -> None:
-        # Write the log first, because a user who sees the end in the store can read the log at once.
+        # Write the log first: once the store has the run's end, a user may read the log.
         async with self._ending_one:
             await self._log_files.end(order.log_path, order.run_id, verdict.state)
         self._ending.discard(order.run_pk)

@@ -1,8 +1,8 @@
 """Ends the launches that killed runs have left outside their process, such as sessions on a Spark Connect server.
 
-A run that ends regularly ends its launches itself. If a run's process was killed, its launches may go on working. The
-next attempt ends them before it begins, see `triggerer.worker.launchers.former_attempts`. If there is no next attempt,
-this module ends them.
+A run whose process ends normally ends its own launches. The launches of a killed process may still be at work. The
+run's next attempt ends them before it begins, see `triggerer.worker.launchers.former_attempts`. If there is no next
+attempt, this module ends them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class LeftLaunches:
         )
         for pk, launch in news:
             _log.info(
-                "a launch that a run left behind was looked for",
+                "tried to end a launch that a run left behind",
                 run_pk=pk, launcher=launch.launcher, tag=launch.tag, state=launch.state,
                 reason=launch.reason,
             )  # fmt: skip

@@ -47,7 +47,7 @@ class LogServer:
         if not host or not port.isdecimal():
             raise ConfigurationError(
                 f"[executor] log_address {address!r} is not host:port",
-                hint="for example worker-1.example.com:8793; port 0 takes a free one",
+                hint="for example worker-1.example.com:8793; with port 0 the kernel chooses a free port",
             )
         self._host, self._port = host.strip("[]"), int(port)
         self._connections = anyio.Semaphore(_MOST)

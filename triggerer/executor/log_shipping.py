@@ -56,7 +56,7 @@ class LogShipper:
         self._has_expected = AutoResetEvent()
 
     def expect(self, log_path: str) -> None:
-        """Note that a run is about to begin. Its log must be copied after the run."""
+        """Announce a run that is about to begin, so that its log is copied even if this process dies during the run."""
         self._expected.append(self._file(log_path))
         self._has_expected.set()
 
@@ -68,7 +68,7 @@ class LogShipper:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Copy logs until cancelled, first the logs that an earlier process left.
 
-        Cancellation: The copying goes on for up to 5 s. Then it is given up until the next start.
+        Cancellation: Logs are copied for up to 5 s more. The remaining logs are copied after the next start.
         """
         await to_thread.run_sync(self._find_left)
         try:
@@ -170,7 +170,9 @@ class LogShipper:
 
 
 async def _chunks(path: Path) -> AsyncGenerator[bytes, None]:
-    """Yield the log in chunks of `CHUNK_BYTES`, without the bytes that were cut. The last chunk may be smaller.
+    """Yield the log in chunks of `CHUNK_BYTES`. The last chunk may be smaller.
+
+    The result lacks the bytes that were cut because the log was too long, see `triggerer.worker.logs.limit`.
 
     Raises:
         OSError: The log cannot be read.

@@ -131,7 +131,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def begin(self, order: RunOrder) -> bool:
         """Wait for the store, and store that an attempt begins. Return whether this executor still has the run.
 
-        Cancellation: The start of the attempt is stored, or nothing is stored.
+        Cancellation: The start may be stored already. Nothing is stored after the call has ended.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
         # After an unknown outcome the step is performed again. If it had succeeded, the repetition changes nothing.
@@ -363,7 +363,7 @@ def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
     """
     end = update.end
     if not any(task.events for task in update.tasks):
-        error = f"the store refused it: {reason}"
+        error = f"the store refused the run's results: {reason}"
         failed = RunEnd(RunState.FAILED, datetime.now(UTC), error)
         return replace(update, tasks=(), end=end and failed)
     names = ", ".join(task.task_id for task in update.tasks)

@@ -25,7 +25,7 @@ class RunTokens:
     async def add_to(self, order: RunOrder) -> RunOrder:
         """Return the order with its API token.
 
-        If the database is away, return the order unchanged, because few runs need a token.
+        If the database is unavailable and the key was not read yet, return the order unchanged: few runs need a token.
         """
         try:
             if self._key is None:

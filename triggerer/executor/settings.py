@@ -26,7 +26,7 @@ class ExecutorSettings:
     pools: Mapping[str, int] = field(default_factory=dict)
     """How many runs each pool admits at the same time."""
     spark: Mapping[str, Any] = field(default_factory=dict)
-    """The settings of `[spark]` as JSON: mode, master, remote, conf."""
+    """The settings of `[spark]` as JSON, see `SparkSettings.to_json`."""
     prewarm: bool = True
     """True: open a Spark session in advance if a DAG needs one."""
     file_patience: timedelta = timedelta(seconds=10)

@@ -115,12 +115,14 @@ class TriggerProcess(RemoteTrigger):
                 reports = from_frame(await process.channel.receive_bytes())
             except MalformedFrame as error:
                 return PluginError(
-                    f"The process of {self.name} cannot be understood: {error.reason}"
+                    f"The process of {self.name} sent data that cannot be understood: {error.reason}"
                 )
             except ChannelClosed:
                 return await self._died(process)
             except Exception as error:  # noqa: BLE001  (the plugin wrote to our channel: its trigger fails)
-                return PluginError(f"The process of {self.name} cannot be understood: {error!r}")
+                return PluginError(
+                    f"The process of {self.name} sent data that cannot be understood: {error!r}"
+                )
             for report in reports:
                 self._reports.put(report)
 

@@ -42,8 +42,8 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 class RemoteGenerator:
     """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
-    `pump` runs beside `events`, because a filter may read the stream in a child task and yield events meanwhile. The
-    pump pulls a raw event from the runtime only after the isolated filter has requested one.
+    `pump` and `events` run concurrently, because a filter may read the stream in a child task while it yields events.
+    The pump pulls a raw event from the runtime only after the isolated filter has requested one.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -108,7 +108,10 @@ class RemoteGenerator:
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
-        """At each request, pull a raw event, and send it if it was not sent ahead. End with the stream or by `stop`."""
+        """Pull a raw event for each request, and send the event unless it was sent ahead.
+
+        The call returns when the stream has ended, or when `stop` is called.
+        """
         assert self._stream is not None
         end: EndStream | None = None
         try:

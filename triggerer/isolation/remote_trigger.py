@@ -58,7 +58,7 @@ class RemoteTrigger(ABC):
 
     @abstractmethod
     def size_of(self, packed: Any) -> int:
-        """Return the bytes of a packed raw event; 0 in a thread, where nothing is copied."""
+        """Return the size in bytes of a packed raw event; 0 for a thread, to which nothing is copied."""
 
     @abstractmethod
     def unpack(self, packed: Any) -> Any:

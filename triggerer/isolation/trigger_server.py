@@ -64,7 +64,7 @@ class TriggerServer:
 
         Args:
             report: Receives the reports. It may be called from any thread.
-            size_of: Returns the bytes of a packed value.
+            size_of: Returns the size in bytes of a packed value; 0 if the size is unknown.
         """
         self._trigger = trigger
         self._name = name
@@ -203,7 +203,11 @@ class TriggerServer:
             await self._room.wait()
 
     def reject_open_event(self, reason: str | None = None) -> bool:
-        """Do the work of `triggerer.abc.reject_shared_stream_event`. Any thread may call this."""
+        """Reject the open raw event, for `triggerer.abc.reject_shared_stream_event`. Any thread may call this.
+
+        Returns:
+            False: No raw event is open, so nothing was rejected.
+        """
         if self._is_open:
             # Send a string, because another object may be impossible to pickle.
             self._report(Rejected(None if reason is None else str(reason)))

@@ -51,8 +51,8 @@ _FEW: Final = 10
 def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
     """Send all log lines to `stream` (default: standard error).
 
-    `log_format` decides about their form. With "auto", lines are short if `stream` is a terminal, and JSON otherwise. A
-    command or a service calls this function once at its start.
+    `log_format` sets the form of the lines. With "auto", lines are short if `stream` is a terminal, and JSON otherwise.
+    A command or a service calls this function once at its start.
     """
     import structlog
 
@@ -151,7 +151,7 @@ class LazyLogger:
 def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
     """Return the names as sorted lists, by field. Leave out a collection that is empty or has more than ten names.
 
-    The log line has the number of names in any case.
+    The caller should log the number of names as well.
     """
     return {field: sorted(some) for field, some in names.items() if 0 < len(some) <= _FEW}
 

@@ -1,7 +1,7 @@
 """Renders log lines for a terminal: short, in UTC, and with the most important fields only.
 
-At the log level "debug" the lines have all fields. If the output is no terminal, this module
-is not used, and `logging_setup` says how the lines look.
+At the log level "debug" the lines have all fields. If the output is no terminal, `logging_setup` renders the lines
+without this module.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _INDENT: Final = " " * 10
 class Brief(logging.Filter):
     """Drops the lines of client libraries, and lines that repeat a line of the last `quiet_s` seconds.
 
-    Only lines of plugins, and lines about the start of a stream's group, count as repeats. A line with an exception
-    never does.
+    Only lines of plugins, and lines about the start of a stream's group, can count as repeats. A line with an exception
+    never counts as a repeat.
     """
 
     def __init__(self, *, quiet_s: float = 600.0) -> None:
@@ -154,7 +154,7 @@ def _starts_group(event: str) -> bool:
 
 
 def _subject(fields: MutableMapping[str, Any]) -> str | None:
-    """Remove the line's subject from the fields, and return it: a file, run, stream or DAG. None: there is none."""
+    """Remove the line's subject, such as a file or a run, from the fields, and return it. None: there is no subject."""
     if "file" in fields:
         line = fields.pop("line", None)
         return f"{fields.pop('file')}{f':{line}' if line else ''}"

@@ -28,9 +28,10 @@ _NO_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 
-# A text may contain a message that is one long word (Base64), and the time must not grow with the square of its length.
-# So a pattern searches ahead only from the start of a word or of a URL's parameter, and the patterns use possessive
-# quantifiers. The password of a URL extends to the last "@" of the word, because it may contain "/", ":" and "@".
+# A text may contain one very long word, such as a message in Base64. The search time must not grow with the square of
+# the word's length. So a pattern searches ahead only from the start of a word or of a URL's parameter, and the
+# patterns use possessive quantifiers. The password of a URL extends to the last "@" of the word, because a password may
+# contain "/", ":" and "@".
 _USER_INFO: Final = re.compile(
     r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
 )
@@ -107,7 +108,7 @@ def hide_known(text: str) -> str:
 
 
 def remember_secret(value: str) -> None:
-    """Hide this value wherever it appears from now on, also in its URL, JSON and Python spellings.
+    """Hide this value wherever it appears from now on, also as a URL, JSON or Python spells it.
 
     If the value has several lines, such as a private key, each long line is hidden too. A spelling shorter than six
     characters is not hidden.

@@ -25,7 +25,7 @@ _HOST_ONLY: Final = re.compile(r"[\w.\-]+(:\d+)?/?")
 def target_names(written: Iterable[str]) -> list[str]:
     """Return a name for each target, in order: its reference such as `env:SLACK`, or `slack://***`.
 
-    Targets that would have one name are numbered: `slack://***`, `slack://***#2`.
+    Targets that would have the same name are numbered: `slack://***`, `slack://***#2`.
     """
     seen = Counter[str]()
     names = []

@@ -135,8 +135,8 @@ class ChildProcess:
     async def supervise(self) -> None:
         """Read the output, and wait for the end of the process. Run this from `start` until just before `aclose`.
 
-        After the end of the process, `channel.receive` returns only frames that were already sent, even if a descendant
-        outside the group still has the other end of the channel.
+        After the end of the process, `channel.receive` returns only frames that were already sent. This holds even if a
+        descendant outside the group still has the other end of the channel.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_output)

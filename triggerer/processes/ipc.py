@@ -221,7 +221,7 @@ class ChildChannel:
         return bool(self._received)
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`, which does not report a frame that was read already; see `has_more`."""
+        """Return the descriptor for `select`. Check `has_more` first: `select` does not report data that was read."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -240,8 +240,8 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service closed the channel or is gone. Or the data is no frame, because another process has
-                read a part of the frame.
+            EOFError: The service closed the channel or is gone. Or the data is no frame: another process that has the
+                channel may have read a part of the frame.
         """
         try:
             return _decoded(self.receive_bytes())

@@ -30,8 +30,8 @@ class OwnLease:
 
     Args:
         duration: The time from an extension until other instances may take over the lease, by the database's clock.
-        margin: The fraction of `duration`, at its end, in which the owner no longer acts. It allows for unfinished
-            work, and for clocks that differ in speed.
+        margin: The fraction of `duration` by which the owner stops early. This time allows for unfinished work, and for
+            clocks that differ in speed.
         clock: Returns seconds. The clock must continue while this process does not run.
     """
 
@@ -73,8 +73,8 @@ class OwnLease:
     async def wait_until_over(self) -> None:
         """Return once the lease is over.
 
-        If the machine is suspended during the wait, this returns late. The delay is at most the time that was left of
-        the lease when the suspension began.
+        If the machine is suspended during the wait, the call returns late. The delay is at most the time for which the
+        lease was still valid when the suspension began.
         """
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):

@@ -1,8 +1,8 @@
 """Handles SIGINT, SIGTERM and SIGHUP during a command. The module is small, because commands import it first.
 
-1. As long as nothing is open that must be closed, a signal ends the process at once (`leave_when_told`).
+1. Before the command opens anything that it must close, a signal ends the process at once (`leave_when_told`).
 2. While a service runs, the first signal asks it to stop, and the second ends the process (`told_to_stop`).
-3. After the service has ended and while Python exits, a first signal is ignored, and a second ends the process.
+3. Between the end of the service and the exit of Python, a first signal is ignored, and a second ends the process.
 
 Each handler replaces the previous handler, so there is no moment at which a signal has the default action. (An event
 loop restores the default action when its handlers are removed.)
@@ -25,9 +25,9 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    A plain `KeyboardInterrupt` would lose our exit code. If a `KeyboardInterrupt` leaves code that was compiled from a
-    string, such as the methods of a dataclass, CPython later ends the process by the signal (`run_eval_code_obj` in
-    pythonrun.c).
+    A plain `KeyboardInterrupt` would lose our exit code: if it leaves code that was compiled from a string, CPython
+    later ends the process by the signal (`run_eval_code_obj` in pythonrun.c). The methods of a dataclass, for example,
+    are compiled from a string.
     """
 
 

@@ -1,1 +1,1 @@
-"""Copies of runs' logs in a bucket of S3, for machines that do not last as long as their logs."""
+"""Copies of runs' logs in a bucket of S3, because a machine may be removed while its logs are still needed."""

@@ -15,7 +15,7 @@ from anyio import to_thread
 from triggerer.errors import BucketError, ConfigurationError
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""The size of the parts of a large object. S3 takes no smaller parts than 5 MiB."""
+"""The size of the parts of a large object, except the last part. S3 refuses parts below 5 MiB."""
 _HINTS: Final[Mapping[str, str]] = {
     "NoSuchBucket": "check the bucket's name in [logs] ship; the service makes no bucket",
     "AccessDenied": "the identity needs s3:PutObject, s3:GetObject and s3:AbortMultipartUpload on the bucket's objects",
@@ -42,7 +42,7 @@ def require_sdk() -> None:
     """Check that the SDK is installed, without importing it.
 
     Raises:
-        ConfigurationError: It is not installed.
+        ConfigurationError: The SDK is not installed.
     """
     if importlib.util.find_spec("aiobotocore") is None:
         raise ConfigurationError(
@@ -79,7 +79,7 @@ class Bucket:
         try:
             await self._put_parts(upload, first, chunks)
         except BaseException:
-            # Otherwise the bucket would keep the parts, which nobody sees.
+            # Otherwise the bucket would keep the uploaded parts, which a list of its objects does not show.
             with (
                 anyio.move_on_after(_ABORT_S, shield=True),
                 suppress(BucketError),

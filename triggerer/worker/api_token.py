@@ -28,7 +28,7 @@ def offered(token: str, folder: Path) -> Iterator[None]:
             _write(path, token)
             os.environ[FILE_VARIABLE] = str(path)
     except OSError as error:
-        # The run continues without the token. Few runs need it, and a full disk must not fail the others.
+        # Continue without the token: few runs need it, and a full disk must not fail a run that does not.
         logger.warning("the run gets no token for the API: %s", error)
     try:
         yield

@@ -193,7 +193,7 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _end_former_launches(self) -> bool:
-        """End the launches of former attempts. Applications in cluster mode run on, because a task can wait for them.
+        """End the launches of former attempts, except applications in cluster mode: a task can wait for their end.
 
         If the state of a launch stays unknown, report that the run must wait, and return False.
         """

@@ -77,7 +77,7 @@ class ClusterWatch:
         while not self._ended.is_set():
             try:
                 reason = self._why_waiting()
-            except Exception:  # noqa: BLE001 - whatever the broken connection raises, the run itself meets it too
+            except Exception:  # noqa: BLE001 - the connection is broken, so the run gets an error, too
                 return
             if reason is None:
                 began = None
@@ -92,7 +92,7 @@ class ClusterWatch:
         now = datetime.now(UTC)
         if reason is None and self._said is not None:
             waited = (now - self._said.since).total_seconds()
-            append_line(self._log_path, f"the run waited for {waited:.0f} s, and goes on")
+            append_line(self._log_path, f"the run waited for {waited:.0f} s, and continues")
             self._tell(Wait(None, self._said.since))
             self._said = None
         elif reason is not None and seconds >= self._patience_s:

@@ -22,11 +22,11 @@ A run's process receives:
 
 A run's process sends:
 
-- `started`: a try of a task has begun, or has failed and waits for its retry (`TaskStart`).
+- `started`: a try of a task has begun, or has failed and the task waits (`TaskStart`).
 - `waiting`, `progress` and `launch`: a `Wait`, a `RunProgress` or a `Launch` has changed.
 - `query`: a question, such as which events there are, or a request to store a `Launch` before the launch begins.
 - `results`: tasks or the run have ended (`RunReport`).
-- `called`: the callbacks of the `CallbackOrder` were called.
+- `called`: the `CallbackOrder` is done: its callbacks were called, or could not be called.
 
 Every message is a JSON object with `type`. Instants are ISO 8601 text.
 """
@@ -50,13 +50,16 @@ SPOOL_FROM: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """A try of a task has begun, or has failed and waits for its retry."""
+    """A try of a task has begun. Or the try has failed, and the task waits.
+
+    After a failed try, a task waits for its retry, or for the end of its work on Spark.
+    """
 
     task_id: str
     try_number: int
     started_at: datetime
     timeout_s: float | None
-    """The task's timeout. None: the task has none, or the try has failed and waits for its retry."""
+    """The task's timeout. None: the task has no timeout, or the try has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The process of one run waits for an order, executes the order, and ends. `fork_server/server.py` forks the process.
 
-The main thread executes the tasks, because signals, and so timeouts, arrive there. A second thread reads replies.
+The main thread executes the tasks, because signals, and so timeouts, arrive there. (If the run executes tasks side by
+side, each has its own thread.) Another thread reads replies.
 """
 
 from __future__ import annotations

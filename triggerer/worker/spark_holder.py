@@ -149,7 +149,7 @@ class SparkHolder:
         """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards.
 
         Returns:
-            False: Spark does not answer.
+            False: Spark does not answer, so the next call of `get` opens another session.
         """
         if self._session is None:
             return True

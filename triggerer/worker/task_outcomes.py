@@ -51,7 +51,11 @@ class TaskOutcomes:
                 TaskResult(task.task_id, TaskState.UPSTREAM_FAILED, 0, None, now, why)
             )
         elif missing:
-            logger.info("task %s is skipped: %s was", task.task_id, ", ".join(missing))
+            logger.info(
+                "task %s is skipped, because upstream was skipped: %s",
+                task.task_id,
+                ", ".join(missing),
+            )
             self._skips.add(task.task_id)
             self.unreported.append(skipped(task, f"upstream was skipped: {', '.join(missing)}"))
         return bool(missing)

@@ -50,10 +50,10 @@ class TaskRunner:
 
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
-            failed and the task waits, for its retry or for the end of its work on Spark.
-        cancel_work: Ends the work on Spark of the task with this id. Called from another thread, when the time of a
-            task that runs beside others is up.
-        on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may go on.
+            failed and the task waits, see `TaskStart`.
+        cancel_work: Ends the work on Spark of the task with this id. If tasks run side by side, it is called from
+            another thread when the task's time is up. Otherwise it is not called.
+        on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may continue.
         await_end: Cancels the work of a failed try on Spark, and returns once Spark executes none of it. Raises
             `RunFailed` if the work does not end.
         find_cause: Returns a sentence about the end of Spark's driver; None: the driver has not ended. Called with the
@@ -182,7 +182,7 @@ class TaskRunner:
 def skipped(
     task: Task, reason: str | None, try_number: int = 0, started_at: datetime | None = None
 ) -> TaskResult:
-    """Return the result of a skipped task. `try_number` 0: it was skipped because an upstream task was skipped."""
+    """Return the result of a skipped task. `try_number` 0: no try was made, because an upstream task was skipped."""
     error = None if reason is None else storable(reason)
     now = datetime.now(UTC)
     return TaskResult(task.task_id, TaskState.SKIPPED, try_number, started_at, now, error)

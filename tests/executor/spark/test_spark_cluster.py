@@ -108,7 +108,7 @@ async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
         first.open()
         (run,) = await house.ended(pk, timeout=TIMEOUT_S)
         assert (run.state, run.error) == ("success", None)
-        assert said_of_waits(house, run)[-1].endswith(" s, and goes on")
+        assert said_of_waits(house, run)[-1].endswith(" s, and continues")
         last.open()
         runs = await house.ended(first_pk, last_pk, timeout=TIMEOUT_S)
         assert [(run.state, run.error) for run in runs] == [("success", None)] * 2
@@ -135,7 +135,7 @@ async def test_runs_outlive_workers_and_masters_of_the_cluster_that_end_and_come
         assert (run.state, run.error) == ("success", None)
         said = said_of_waits(house, run)
         assert sum("waits for an executor" in line for line in said) == 2
-        assert said[-1].endswith(" s, and goes on")
+        assert said[-1].endswith(" s, and continues")
 
         # A new master does not know the sessions that its predecessor had.
         pids = executor.worker_pids

@@ -85,7 +85,7 @@ def test_a_wait_is_told_when_it_begins_changes_and_is_over(
     assert lines(log) == [
         "WARNING triggerer.run: the run waits for cores",
         "WARNING triggerer.run: the run waits for the master",
-        "INFO triggerer.run: the run waited for 0 s, and goes on",
+        "INFO triggerer.run: the run waited for 0 s, and continues",
         "WARNING triggerer.run: the run waits for cores again",
     ]
 

@@ -4,8 +4,8 @@ An executor may be stopped (SIGSTOP, a debugger), or its event loop may hang. Th
 end its workers. So the kernel must end the workers:
 
 - The guard has the only writing end of a pipe, and each worker has armed the reading end
-  (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills the process group of every worker, and the
-  group of the Python processes that Spark started for the worker.
+  (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills each worker's process group, and the group
+  of the Python processes that Spark started for the worker.
 - With each heartbeat the executor sends the end of the lease to the guard, and the guard sets a timer of the kernel.
   The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also runs while
   the machine is suspended.

@@ -31,8 +31,8 @@ class Death:
         """
         if malformed is not None:
             return (
-                "the run's process was killed: the run's code must not write into the channel between this process and"
-                f" the executor, and the data in it cannot be understood ({malformed})"
+                "the run's process was killed, because the data in its channel to the executor cannot be understood"
+                f" ({malformed}): the run's code must not write into this channel"
             )
         victim = "the worker" if self.is_of_worker else "the run's process"
         when = "in the middle of the run" if has_begun else "before it took the run"

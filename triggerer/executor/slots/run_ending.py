@@ -95,7 +95,7 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Record the run's end, first in its log: a user who sees the end in the store can read the log at once."""
+        """Record the run's end, first in the run's log: once the store has the end, a user may read the log."""
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
             # The run was cut short while the log was written.

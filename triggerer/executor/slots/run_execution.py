@@ -57,7 +57,7 @@ class RunExecution:
         ending: The decisions about the run's end. If a task outlives its timeout by more than `timeout_grace`, the
             timer of the task sets the verdict.
         on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
-            file. Called with False when the run goes on.
+            file. Called with False when the run continues.
         on_overdue: Called on the event loop after the timer has set the verdict. The callback is not a coroutine, so
             it wakes an asyncio task that calls `kill`.
     """
@@ -77,18 +77,18 @@ class RunExecution:
 
     def __post_init__(self) -> None:
         writer, grace = self.services.result_writer, self.services.timeout_grace
-        # A method of this object would make a reference cycle. Collecting the cycles of 3,500 runs stopped the event
-        # loop for 0.3 s.
+        # Use `partial`, because a method of this object would make a reference cycle. Collecting the cycles of 3,500
+        # runs stopped the event loop for 0.3 s.
         judge = partial(_judge_overdue, self.ending, self.on_overdue)
         self._timers = TaskTimers(writer, self.order, grace, judge)
         self._progress = ProgressWriter(writer, self.order)
 
     async def begin(self) -> RunHandle | None:
-        """Return a process for this attempt. None: do not execute the run. Store the start of any but a first attempt.
+        """Return a process for this attempt. None: do not execute the run.
 
-        The start is stored once there is a process. If the executor dies before that, the attempt does not count for
-        the limit of `recover_orphans`, because the run cannot have killed the executor. A run's first attempt always
-        counts, because its start was stored when the run was claimed.
+        Once there is a process, the start of the attempt is stored. If the executor dies earlier, the attempt does not
+        count for the limit of `recover_orphans`, because the run cannot have killed the executor. A run's first attempt
+        always counts: its start was stored when the run was claimed.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -112,7 +112,7 @@ class RunExecution:
         return process
 
     async def _store_begin(self) -> bool:
-        """Store the start of any but a first attempt. Return False if another attempt has the run by now."""
+        """Store the start of the attempt, unless it is the run's first. Return False if another attempt has the run."""
         return self.order.attempt <= 1 or await self.services.result_writer.begin(self.order)
 
     def call_off_beginning(self) -> None:

@@ -39,7 +39,7 @@ class ProgressWriter:
                 ):
                     await self.result_writer.perform_with_next_commit(step)
         except StoreError:
-            # The next progress comes in a second. Other code reports that the store is away.
+            # The next progress comes in a second. Other code reports that the store is unavailable.
             self._newest = None
         finally:
             self._is_writing = False

@@ -1,8 +1,8 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
-A run's process also executes users' code, which may write into the channel by accident: a forked process may inherit
-the channel's descriptor, or the code may write to the number of a closed file that the descriptor now has. Such data
-ends the run whose code wrote it, and no other run.
+A run's process also executes users' code, which may write into the channel by accident. For example, the code writes
+to a file that it has closed, and the channel now has the file's descriptor number. Or the code has forked a process,
+which writes to the inherited channel. Such data ends only the run whose code wrote the data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WarmedFrame(TypedDict):
 
 
 class StartedFrame(TypedDict):
-    """A try of a task has begun, or has failed and waits for its retry, see `TaskStart`."""
+    """A try of a task has begun, or has failed and the task waits, see `TaskStart`."""
 
     type: Literal["started"]
     run: int
@@ -87,7 +87,7 @@ class ProgressFrame(TypedDict):
 
 
 class CalledFrame(TypedDict):
-    """The callbacks of the `CallbackOrder` were called."""
+    """The `CallbackOrder` is done: its callbacks were called, or could not be called."""
 
     type: Literal["called"]
     run: int

@@ -76,8 +76,8 @@ class RunHandle:
     async def reap(self) -> Death:
         """End the process, and return how it ended. `WorkerProcess.listen` must be running.
 
-        The process has one second to end on its own, and is killed then. If the worker is dead, or does not report the
-        end, the worker is killed, and the result is the death of the worker.
+        The process has one second to end on its own. Then it is killed. If no end is reported, because the worker is
+        dead or hangs, the result is the death of the worker. A worker that hangs is killed.
         """
         with anyio.move_on_after(1):
             await self.is_over.wait()

@@ -168,7 +168,10 @@ async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _try_lock(folder: Path) -> int | None:
-    """Lock the folder's file, and return the file's descriptor; None if a live process has locked the file."""
+    """Lock the folder's file, and return the file's descriptor.
+
+    None: a live process has locked the file, or the file cannot be opened.
+    """
     with suppress(OSError):
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,7 +1,7 @@
 """Counters and histograms without a library, so that counting is cheap and needs no further import.
 
-Only one thread at a time may change a counter or histogram. Another thread may read at any time without a lock, because
-a reader first copies the values, and the interpreter makes this copy in one step.
+Only one thread at a time may change a counter or histogram. Another thread may read at any time without a lock: a
+reader first copies the values, and the interpreter makes this copy in one step.
 """
 
 from __future__ import annotations

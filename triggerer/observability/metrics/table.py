@@ -94,7 +94,7 @@ PROCESS_DURATION: Final = _histogram(
 OPERATION_DURATION: Final = _histogram(
     "triggerer_client_operation_duration_seconds",
     _TRIGGERER,
-    "Duration of a call that tells the broker outcomes. Each pass over the lanes measures its first call.",
+    "Duration of a call that reports outcomes to the broker. Each pass over the lanes measures its first call.",
     "stream",
     "operation",
     "error_type",
@@ -183,7 +183,7 @@ PARKED_BYTES: Final = _gauge("triggerer_parked_bytes", _SCHEDULER, "Bytes of all
 PARKED_BOUND: Final = _gauge(
     "triggerer_parked_bound_ratio",
     _SCHEDULER,
-    "How full the limits of stored messages are, by the fullest limit. At 1, lanes wait or messages are dead-lettered.",
+    "How full the fullest limit of stored messages is. At 1, lanes wait or messages are dead-lettered.",
 )
 
 # Events.
@@ -212,8 +212,8 @@ RECORD_DURATION: Final = _histogram(
 EVENT_LATENCY: Final = _histogram(
     "triggerer_event_latency_seconds",
     _TRIGGERER,
-    "From the publication of a message, or else the derivation of its event, until the event is durable. Each"
-    " transaction measures its first event.",
+    "From the publication of a message until its event is durable. If the time of publication is unknown, from the"
+    " derivation of the event. Each transaction measures its first event.",
     bounds=SINCE_SECONDS,
 )
 
@@ -221,7 +221,7 @@ EVENT_LATENCY: Final = _histogram(
 RUN_DELAY: Final = _histogram(
     "triggerer_run_delay_seconds",
     _EXECUTOR,
-    "From the instant for which a timetable asked until the run was queued. Each claim measures its latest run.",
+    "From the time that a timetable set for a run until the run was queued. Each claim measures its most delayed run.",
     bounds=LONG_SECONDS,
 )
 RUN_QUEUE: Final = _histogram(
@@ -284,7 +284,7 @@ NOTIFICATIONS_FAILED: Final = _counter(
 NOTIFICATIONS_DROPPED: Final = _counter(
     "triggerer_notifications_dropped_total",
     _SCHEDULER,
-    "Messages that a target of [notify] did not get in a day, or that 200 newer messages for it have replaced.",
+    "Messages that a target of [notify] did not accept within a day, or that 200 newer messages have replaced.",
     "target",
     most=20,
 )

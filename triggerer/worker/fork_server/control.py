@@ -6,14 +6,14 @@ A run's process sends:
 - `attached`: the process is attached to the Spark driver that `driver` has named.
 - `unusable`: this Spark driver must not be used again.
 - `open`: a request for a driver.
-- `how_ended`: the question whether and how a driver has ended.
+- `how_ended`: a question: has a driver ended, and how?
 - `file_seen`: the present state of a DAG file that does not load, or lacks the run's DAG.
 - `owns`: a folder that must be removed after the process has ended.
 - `imported`: modules that later runs may need.
 - `finished`: the process ends now.
 
-The process that opens a driver sends `started` (the JVM's process id), `output` (a request for the JVM's output), and
-in the end `opened` or `failed`.
+The process that opens a driver sends `started` (the JVM's process id) and `output` (a request for the JVM's output). In
+the end it sends `opened` or `failed`.
 
 The fork server sends:
 

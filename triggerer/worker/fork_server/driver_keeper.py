@@ -77,7 +77,7 @@ class DriverKeeper:
         self._server.preload(FOR_SPARK)
         try:
             is_connect = self._is_connect()
-        except Exception as error:  # noqa: BLE001 - the settings contradict one another, and a run gets this error, too
+        except Exception as error:  # noqa: BLE001 - the settings contradict each other: a run gets this error, too
             self._server.tell("warmed", error=storable(str(error)))
             return
         if is_connect:

@@ -296,7 +296,7 @@ class ForkServer:
         except (KeyError, TypeError, ValueError) as error:
             # Users' code has written into this connection, and perhaps also into the channel to the executor. Kill the
             # process a moment later: if the executor finds the damage first, the run's error names the cause.
-            logger.warning("a run's process sent what cannot be understood: %r", error)
+            logger.warning("a run's process sent a message that cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)
 
@@ -330,7 +330,7 @@ class ForkServer:
             self.after(_LOOK_AT_LOG_S, lambda: self._look_at_log(child))
 
     def _reap(self) -> None:
-        """Reap all processes that have ended, also adopted processes, and remember their exit codes."""
+        """Reap all processes that have ended, including adopted ones, and remember their exit codes."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

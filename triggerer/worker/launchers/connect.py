@@ -1,4 +1,4 @@
-"""Sessions on a Spark Connect server. The server continues to work for a dead client, until its session is released.
+"""Sessions on a Spark Connect server. The server works for a dead client until the client's session is released.
 
 A session's id is computed from its tag, so another process can open the session of a dead client, and release it. The
 server refuses a released id for ever. So a former client that is still alive cannot start further work.
@@ -66,7 +66,7 @@ class ConnectLauncher:
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         """Return `Absent` if the session was released, else `Running`.
 
-        The query opens a session that does not exist yet, and such a session is `Running`, too.
+        If the session does not exist yet, the query opens it. So a session that was never used is `Running`, too.
         """
 
         def answer(client: Any) -> Sighting:

@@ -22,7 +22,7 @@ class DriverLog:
         return f"{self.page}/logPage/?{self._query}"
 
     def cause(self) -> str | None:
-        """Return the probable cause of the driver's end; None: the page does not answer, or the log has none."""
+        """Return the probable cause of the driver's end; None: the page does not answer, or the log shows no cause."""
         try:
             text = HttpPlace(self.page).read("GET", f"/log/?{self._query}")
         except NoAnswer:

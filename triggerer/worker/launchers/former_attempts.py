@@ -35,7 +35,7 @@ logger = logging.getLogger("triggerer.run")
 
 _LOOK_EVERY_S: Final = 0.5
 _SHORT_PATIENCE: Final = timedelta(seconds=3)
-"""How long to wait for an answer about a launch that has been unknown for longer than the whole patience. Without an
+"""How long to wait for an answer about a launch that has already been unknown for longer than `patience`. Without an
 answer, the run is queued again, and its slot is free for other runs."""
 
 

@@ -178,7 +178,7 @@ class StandaloneLauncher:
         reason = message.splitlines()[0] if message else _REASONS.get(state)
         if state != "FAILED":
             return Ended(handle, _ENDS[state], reason)
-        # The master does not tell why a driver failed, but the log does.
+        # The master does not say why a driver failed, but the driver's log does.
         log = self._log(str(handle.external_id), answer.get("workerId"))
         if log is None:
             return Ended(handle, _ENDS[state], reason)
@@ -201,7 +201,7 @@ class StandaloneLauncher:
         for app in state["activeapps"]:
             if str(app.get("name", "")).endswith(tag):
                 reason = (
-                    f"the application {app['id']} works, and the master does not tell its driver"
+                    f"the application {app['id']} works, and the master does not name its driver"
                 )
                 return Unknown(reason)
         return Unknown(f"one of {len(drivers)} drivers on the master may be the application")

@@ -21,7 +21,8 @@ _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 class LogLimit:
     """Frees the middle of one log, again and again while the log grows.
 
-    A quarter of `max_bytes` stays at the beginning of the log, and at least half of `max_bytes` at its end.
+    A quarter of `max_bytes` stays at the beginning of the log, and at least half of `max_bytes` at its end. If the file
+    system cannot free the middle of a file, only the beginning stays.
 
     Args:
         log: A descriptor of the log, opened for appending. The caller closes it after the last look.
@@ -79,7 +80,7 @@ class LogLimit:
 
 
 def cut_line(cut: int, max_bytes: int) -> bytes:
-    """Return the line that stands where bytes were cut. Its length does not depend on `cut`."""
+    """Return the line that marks where bytes were cut. The line's length does not depend on `cut`."""
     return (
         f"\ntriggerer: {cut:>19,} bytes were cut here, [logs] max_bytes is {max_bytes:,}\n".encode()
     )
@@ -88,7 +89,7 @@ def cut_line(cut: int, max_bytes: int) -> bytes:
 def next_hole(descriptor: int, start: int) -> tuple[int, int] | None:
     """Return where the first hole at or after `start` begins and ends (exclusive), or None if there is no hole.
 
-    If `start` is inside a hole, the hole counts from `start` on. The call moves the descriptor's position.
+    If `start` is inside a hole, the returned hole begins at `start`. The call moves the descriptor's position.
     """
     size = os.fstat(descriptor).st_size
     if start >= size:

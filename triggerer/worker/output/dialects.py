@@ -95,6 +95,7 @@ class Dialect:
         schema: An expression for the present schema; None: tables are named without a schema.
         drafts: A query for the kind and the name of each draft in a schema.
         empty_copy: A statement that creates the draft with the types of the target's columns.
+        quotes: The characters before and after a quoted name.
         nothing: A query that reads no table. Spark's JDBC source executes a statement only together with a query.
         timestamp: The type of a column for an instant.
         options: Options of the JDBC connection.

@@ -5,7 +5,7 @@ The snapshot has the output's name as Iceberg's `wap.id`. Iceberg refuses to pic
 
 Branches need Iceberg's SQL extensions. Without the extensions, the rows are appended directly, once two checks have
 passed: no snapshot of the table has the output's name, and the service answers that this attempt is the current one.
-Only the answer of the service then keeps two live tries from both appending.
+In this case, only the service's answer prevents two live tries from both appending.
 """
 
 from __future__ import annotations

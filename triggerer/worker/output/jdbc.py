@@ -124,8 +124,8 @@ def _write(
         *preparations, last = output.commit(columns, keys)
         for statement in preparations:
             connection.execute(statement)
-        # Directly before the commit, ask the service whether this attempt is the current one. If a former attempt
-        # passes this check, the token's primary key still prevents its commit.
+        # Directly before the commit, ask the service whether this attempt is the current one. If two attempts pass this
+        # check, the token's primary key still lets only one of them commit.
         writing.require_current()
         try:
             with _explained(output.table, keys):

@@ -70,7 +70,7 @@ class _PlaceOfServer:
         if parts.scheme not in ("", "file"):
             raise OutputRefused(
                 f"output.parquet cannot write to {parts.scheme}: over Spark Connect",
-                hint="use output.delta, output.iceberg, or a session that is not Connect's",
+                hint="use output.delta or output.iceberg, or run the DAG without Spark Connect",
             )
         root = unquote(parts.path) if parts.scheme else path
         if not root.startswith("/"):

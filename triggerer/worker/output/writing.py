@@ -37,7 +37,7 @@ class Writing:
         if not self.may_commit():
             raise OutputRefused(
                 "this attempt of the run is no longer the current one, so it writes nothing",
-                hint="triggerer runs show names the current one",
+                hint="to see the current attempt, use: triggerer runs show",
             )
 
     def outcome(self, found: str, target: str) -> Outcome:
@@ -54,8 +54,8 @@ class Writing:
             return "written"
         if are_of_one_try(found, self.mark):
             raise OutputRefused(
-                f"this task has written to {target} already, by another name for it",
-                hint="name a target in one way, so that its second write counts as another output",
+                f"this task has written to {target} already, under another name",
+                hint="use one name for each target, so that a second write to it counts as another output",
             )
         return "was_there"
 

@@ -32,7 +32,8 @@ def execute_side_by_side(
 ) -> None:
     """Execute the tasks, at most `limit` at once, and at most one task of each pool at once.
 
-    A task begins when all its upstream tasks have ended. If one of these failed or was skipped, the task is left out.
+    A task begins when all its upstream tasks have ended. If an upstream task failed or was skipped, the task is left
+    out.
 
     Args:
         tasks: The tasks, each after its upstream tasks.
@@ -128,7 +129,7 @@ class _NamedLines:
         task_id = own_task.get()
         if task_id is None:
             return self._stream.write(text)
-        # Write whole lines only. Otherwise tasks would write into one another's lines.
+        # Write whole lines only. Otherwise one line could contain the output of several tasks.
         *lines, rest = (getattr(self._lines, "rest", "") + text).split("\n")
         self._lines.rest = rest
         if lines:

@@ -1,4 +1,4 @@
-"""The time limit of a task that is executed in a thread, beside other tasks."""
+"""The time limit of a task that is executed in its own thread, because tasks of the run are executed side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.worker.failures import TaskTimeout
 logger = logging.getLogger("triggerer.run")
 
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
-"""The id of the task that this thread executes beside other tasks; None in every other thread."""
+"""The id of the task that this thread executes, if the run executes tasks side by side; None in every other thread."""
 
 
 def raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:

@@ -212,7 +212,7 @@ _EXPLANATIONS: Final = tuple(
         (
             r"No space left on device|Disk quota exceeded|DiskErrorException: Could not find any valid local directory",
             (
-                "a disk is full that Spark writes to: free space there, or name folders on a larger disk in"
+                "a disk that Spark writes to is full: free space there, or name folders on a larger disk in"
                 " spark.local.dir of [spark] conf (in cluster mode: where Spark's workers start)"
             ),
         ),
@@ -291,7 +291,10 @@ _EXPLANATIONS: Final = tuple(
 
 
 def explain_spark(error: BaseException) -> str | None:
-    """Return a sentence about an error of Spark, with advice. None: Spark's own text is enough."""
+    """Return a sentence about an error of Spark, with advice if the error is a known one.
+
+    None: Spark's own text is enough.
+    """
     for one in _chain(error):
         text = str(one)
         if not (type(one).__module__.startswith(_SPARKS) or text.startswith(_PICKLING)):

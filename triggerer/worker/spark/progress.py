@@ -104,7 +104,7 @@ class ProgressWatch:
         try:
             with self._noting:
                 self._look()
-        except Exception:  # noqa: BLE001 - whatever the broken connection raises, the run itself meets it too
+        except Exception:  # noqa: BLE001 - the connection is broken, so the run gets an error, too
             return
 
     def _look(self) -> None:

@@ -43,7 +43,8 @@ _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.ex
 _DRIVER_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _EXIT_NAME: Final = "ExitOnOutOfMemoryError"
 _EXIT: Final = f"-XX:+{_EXIT_NAME}"
-"""The option lets a JVM that runs out of memory exit. Otherwise one thread ends, and Spark may wait for it for ever."""
+"""With this option a JVM exits if it runs out of memory. Otherwise only one thread ends, and Spark may wait for this
+thread for ever."""
 
 
 def mode_of(settings: SparkSettings) -> str:

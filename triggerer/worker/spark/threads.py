@@ -41,5 +41,5 @@ def cancel_task(session: SparkSession, task_id: str) -> None:
 
 
 def tag_of(task_id: str) -> str:
-    """Return the tag of a task's jobs, for a task that runs beside other tasks."""
+    """Return the tag of a task's jobs, for a run that executes tasks side by side."""
     return f"task-{sha256(task_id.encode()).hexdigest()[:16]}"

@@ -67,7 +67,7 @@ def _copy_output(child: subprocess.Popen[bytes], last: deque[str]) -> None:
             try:
                 os.write(out, line)
             except OSError:
-                # The log cannot be written, perhaps because the disk is full. The application goes on.
+                # The log cannot be written, perhaps because the disk is full. The application continues.
                 continue
 
 

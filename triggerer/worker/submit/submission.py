@@ -125,7 +125,7 @@ def application_conf(
 def submit_command(
     submission: Submission, settings: SparkSettings, installation: Installation
 ) -> Iterator[list[str]]:
-    """Yield the command of `spark-submit`. During the block its file of settings exists.
+    """Yield the command of `spark-submit`. The file with the command's settings exists during the block.
 
     Settings may contain secrets, and `ps` shows command lines. So the settings are in a file for this user alone.
     """

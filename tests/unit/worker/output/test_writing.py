@@ -34,7 +34,7 @@ def test_the_outcome_says_which_call_wrote() -> None:
 
 
 def test_a_second_name_for_a_target_is_refused_and_not_taken_for_a_repeat() -> None:
-    with pytest.raises(OutputRefused, match="has written to a table already, by another name"):
+    with pytest.raises(OutputRefused, match="has written to a table already, under another name"):
         _writing(SECOND).outcome(FIRST, "a table")
 
 

@@ -154,7 +154,7 @@ class Column:
 
     @property
     def is_plain(self) -> bool:
-        """True if each value has the column's type, so that no value must be converted to text."""
+        """True if the values can be read unchanged: there are no maps, no mixed values and no renamed fields."""
         if self.kind in (Kind.MAP, Kind.MIXED) or any(key != name for key, name in self.names):
             return False
         return all(item.is_plain for item in self.items)

@@ -163,7 +163,7 @@ def _give_up(*_: object) -> None:
 
 
 def _end_with_parent() -> None:
-    # Do not read sys.stdin: it has a lock, and an interpreter that exits while a thread has the lock aborts.
+    # Do not read sys.stdin: the read would lock it, and Python aborts if it exits while a thread has this lock.
     while os.read(0, 1):
         pass
     _give_up()

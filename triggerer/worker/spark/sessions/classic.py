@@ -169,7 +169,7 @@ def is_classic_alive(session: SparkSession) -> bool:
         return False
     try:
         return not context._jsc.sc().isStopped() and not has_lost_master(session)  # noqa: SLF001
-    except Exception:  # noqa: BLE001 - whatever the broken connection raises, it is the answer
+    except Exception:  # noqa: BLE001 - any error means that the session is not alive
         return False
 
 
@@ -226,7 +226,7 @@ def _require_user_name() -> None:
     except KeyError as error:
         raise SubmitFailed(
             f"Spark cannot run as the user {user_id}, which has no name here",
-            hint="add a line for it to /etc/passwd, as a container's entry point may, or run as a user that has one",
+            hint="add this user to /etc/passwd, for instance in a container's entry point, or run as a named user",
         ) from error
 
 
@@ -258,8 +258,8 @@ def _launch(
         if explain_spark(failed) is not None:
             # The error has a known cause other than the archive.
             raise
-    # Launch outside the handler. Inside it, a second error would be shown with the first one, which has the same
-    # reason.
+    # Launch outside the handler. Inside, the traceback of a second error would also show the first error, which has the
+    # same cause.
     launched = launch()
     _log.warning("archive of Spark's classes dropped: no JVM started with it", path=archive.path)
     archive.discard()

@@ -49,7 +49,7 @@ def why_waiting(session: SparkSession) -> str | None:
     if not tasks or _scala(context).getExecutorMemoryStatus().size() > 1:
         return None
     if has_lost_master(session):
-        return f"{context.master}, which no longer answers this session (cancel the run; the next one opens another)"
+        return f"{context.master}, which no longer answers this session (cancel the run; the next run opens another)"
     conf = context.getConf()
     return describe_need(
         context.master or "",

@@ -94,7 +94,7 @@ def is_connect_alive(session: SparkSession) -> bool:
     try:
         with _without_retries(session):
             return bool(session.version)
-    except Exception:  # noqa: BLE001 - whatever the client raises, it is the answer
+    except Exception:  # noqa: BLE001 - any error means that the session is not alive
         return False
 
 
@@ -126,7 +126,7 @@ def _release(session: SparkSession) -> bool:
 def _configure(session: SparkSession, key: str, value: str) -> None:
     try:
         session.conf.set(key, value)
-    except Exception as error:  # noqa: BLE001 - one setting is not worth the session
+    except Exception as error:  # noqa: BLE001 - the session is usable without this setting
         _log.warning(
             "a Spark Connect server does not take this setting from its clients",
             key=key,

@@ -33,7 +33,9 @@ logger = logging.getLogger("triggerer.run")
 
 
 class RunSession:
-    """Opens the session when a task first asks for it, in any thread. A driver of the run's own ends with the block.
+    """Opens the session when a task first asks for it, in any thread.
+
+    If the run has a driver of its own, the driver ends with the block.
 
     Args:
         holder: Opens the session if the run needs no driver of its own.
@@ -115,7 +117,7 @@ class RunSession:
         A driver whose work does not end is killed.
 
         Raises:
-            RunFailed: The work may go on, and other tasks or other clients use the driver, so it must not be killed.
+            RunFailed: The work may continue. The driver was not killed, because other tasks or other clients use it.
         """
         session, task_id = self._progress.session, own_task.get()
         if session is None or self._has_driver_ended():

@@ -1,7 +1,7 @@
 """Waits until Spark no longer executes any work of a failed try, so that the next try is alone.
 
 Spark ends a cancelled job at once, but the job's tasks live on for some seconds: Spark's executor waits before it kills
-the Python worker of an interrupted task. Until the worker is killed, the user's function goes on.
+the Python worker of an interrupted task. Until then, the worker continues to execute the user's function.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def await_end(session: SparkSession, task_id: str | None) -> bool:
     interrupted Spark task may live.
 
     Args:
-        task_id: The DAG's task whose work must end, while other tasks of the run go on. None: all work must end, and
+        task_id: The DAG's task whose work must end, while other tasks of the run continue. None: all work must end, and
             jobs that are active during the wait are cancelled.
     Returns:
         False: The work did not end in time.

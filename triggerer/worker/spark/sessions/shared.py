@@ -49,7 +49,7 @@ class SharedDriver:
 def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
     """Return the data with which other processes attach to the session's JVM.
 
-    This process must end by `os._exit`. At a regular end, Py4J would remove the Java objects that those processes need.
+    This process must end by `os._exit`. At a normal exit, Py4J would remove the Java objects that those processes need.
     """
     context: Any = session.sparkContext
     gateway = context._gateway  # noqa: SLF001
