@@ -182,7 +182,7 @@ class StandaloneLauncher:
         log = self._log(str(handle.external_id), answer.get("workerId"))
         if log is None:
             return Ended(handle, _ENDS[state], reason)
-        return Ended(replace(handle, link=log.link), _ENDS[state], log.cause())
+        return Ended(replace(handle, link=log.link), _ENDS[state], log.cause() or reason)
 
     def _log(self, driver: str, worker: str | None) -> DriverLog | None:
         try:
