@@ -12,7 +12,7 @@ from triggerer.streams.clock import SystemClock
 
 
 class _Log:
-    """Answers when it is let."""
+    """A producer that answers once the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
