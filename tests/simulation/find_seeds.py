@@ -27,7 +27,7 @@ class Tried(NamedTuple):
 
     found: Found | None
     others: Counter[str]
-    """The number of seeds by other broken rule. If there are many, the mutation may have lost its sense."""
+    """By other broken rule, the number of seeds. If the number is large, the mutation may no longer plant its bug."""
     took_s: float
 
 
