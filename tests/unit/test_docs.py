@@ -221,7 +221,7 @@ def default_of(field: Field[Any]) -> Any:
 
 
 def as_written(value: Any, kind: Any = None) -> str:
-    """Return a default as it is written in the configuration file."""
+    """Return a default as the page shows it, in the syntax of the configuration file."""
     if kind == "Age":
         return f'`"{written_age(value)}"`'
     match value:

@@ -1,4 +1,4 @@
-"""Bugs in the decision who falls behind, and where."""
+"""Bugs in the decision which watcher falls behind, and at which message."""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ async def test_an_answer_that_is_no_registrys_fails_the_message_and_does_not_pas
 ) -> None:
     """A `ValueError` means that a message can never be read.
 
-    When such an answer raised one, the URL of a web page let the watcher pass all messages.
+    An earlier version raised one here: if the URL led to a web page, the watcher passed all messages.
     """
     registry.page = page
     with pytest.raises(BrokerRefused, match="the schema registry http://127") as error:

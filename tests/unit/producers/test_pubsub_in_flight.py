@@ -241,7 +241,9 @@ class HandMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_done_is_a_prefix(self) -> None:
-        assert self.done == set(range(len(self.done))), "a message was processed before an older one"
+        assert self.done == set(range(len(self.done))), (
+            "a message was processed before an older one"
+        )
 
     @invariant()
     def a_message_is_yielded_only_when_all_before_it_were(self) -> None:

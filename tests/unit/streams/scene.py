@@ -62,7 +62,7 @@ class Scene:
         self.rejected_by: dict[str, Callable[[Any], bool]] = {}
         """By watcher, the messages that its filter rejects in addition to `rejects`."""
         self.has_dead_letters = False
-        """Whether the broker keeps what was rejected."""
+        """Whether the broker dead-letters rejected messages."""
         self.cannot_dump: Callable[[Any], bool] = lambda event: False
         self.ignores: Callable[[Any], bool] = lambda event: False
         """The messages from which no filter derives an event."""

@@ -76,7 +76,7 @@ class Source:
 
 
 class PausesAll(SharedStreamProducer):
-    """Takes from its lanes in turns."""
+    """A producer that pulls from its lanes in turns, and can pause only the whole stream."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

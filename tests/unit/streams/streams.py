@@ -169,7 +169,7 @@ class Acking(Watching):
 
 
 class Catching(Acking):
-    """Adds an error that is raised where it awaits the stream to its upstream's `caught`, and raises it again."""
+    """Appends each error that the stream raises to its upstream's `caught`, and raises it again."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]

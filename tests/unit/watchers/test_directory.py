@@ -30,7 +30,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def scans(count: int = 5) -> None:
-    """Wait for several scans, in which nothing may happen."""
+    """Wait for several scans. During these scans nothing may happen."""
     await anyio.sleep(QUICK * count)
 
 

@@ -37,7 +37,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def scans(count: int = 10) -> None:
-    """Wait for several scans, in which nothing may happen."""
+    """Wait for several scans. During these scans nothing may happen."""
     await anyio.sleep(QUICK * count)
 
 
@@ -220,7 +220,7 @@ async def test_a_name_that_is_not_utf_8_fires_and_its_bytes_are_in_the_event(
         await until(lambda: len(one.events) == 1)
         await scans()
         assert len(one.events) == 1
-    # Names that no database can store as text are written like such keys and attributes of messages.
+    # The name cannot be stored as text. Such keys and attributes of messages have the same form.
     assert one.events[0].payload["name"] == "base64:Y2Fm6S5jc3Y="
     assert one.events[0].payload["path"].startswith("base64:")
 

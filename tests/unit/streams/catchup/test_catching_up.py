@@ -789,7 +789,7 @@ class ReassignedScene(Scene):
     "18: a watcher gets each message of its backlog once, in order, before any newer message"
 )
 async def test_a_watcher_that_falls_behind_also_receives_later_redeliveries() -> None:
-    """The redeliveries come after the watcher's first failure. It has passed none of them (seed 904158)."""
+    """The redeliveries come after the watcher's first failure, and it has passed none of them (seed 904158)."""
     scene, sink = ReassignedScene(), Sink()
     scene.publish(*range(3))
     scene.fails["sick"] = always

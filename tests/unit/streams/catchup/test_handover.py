@@ -422,7 +422,7 @@ class Counted(Scene):
         super().__init__()
         self.looks = self.readings = 0
         self.may_tell = anyio.Event()
-        """Set when a look-up may return. It returns the ends as they were when it began."""
+        """Set while look-ups may return. A look-up returns the ends as they were at its start."""
         self.may_tell.set()
 
     def watcher(self, name: str) -> Watching:

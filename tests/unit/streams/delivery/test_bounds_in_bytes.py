@@ -129,11 +129,11 @@ async def test_a_message_that_alone_is_larger_than_the_bounds_passes(
         service.host(kind(source.name))
         source.publish(20, lane=0)
         await service.settle_down()
-        assert len(service.store.waiting) == 1, "nothing beside it"
+        assert len(service.store.waiting) == 1, "no other message is broadcast beside the large one"
         for _ in range(20):
             lanes = group_of(service).state.lanes
             if any(entry.size_bytes > 100 for entry in group_of(service).state.ledger.entries):
-                assert lanes.outstanding_bytes < 5_000 + 50, "it filled the lane"
+                assert lanes.outstanding_bytes < 5_000 + 50, "the large message filled the lane"
             await confirm_everything(service)
         assert source.advanced == {0: list(range(20))}
         assert group_of(service).state.lanes.full == {}

@@ -39,7 +39,7 @@ async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
         service.host(FromSource(source.name))
         source.publish(100)
         await service.settle_down()
-        # The poll had already pulled the eleventh when it saw the bound. It pulls no more messages.
+        # The poll had already pulled the eleventh when it saw the bound, and then stopped pulling.
         assert len(source.pulled) == 11
         assert group_of(service).outstanding == 10
         assert source.told == [("pause", None)]

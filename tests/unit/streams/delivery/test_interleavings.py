@@ -226,7 +226,7 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The filter awaits the next event when the store's answer is overdue. 1 is broadcast before the error arrives there.
+        # The filter awaits the next event when the store's answer is overdue. 1 is broadcast before it is woken.
         (subscriber,) = group_of(service).subscribers
         upstream.put(1, lane="other")
         group_of(service).subscribers.fail(subscriber, AckTimeout("late"))
@@ -250,7 +250,7 @@ async def test_nobody_stays_among_the_readers_once_it_has_left(upstream: Upstrea
 async def test_an_event_derived_after_a_rejection_never_makes_an_empty_batch(
     upstream: Upstream,
 ) -> None:
-    """The lane is ready and waits for another lane's advance; then it is no longer ready."""
+    """A ready lane waits for another lane's advance. A late event then makes the lane unready again."""
     advance, decide = anyio.Event(), anyio.Event()
     sizes: list[int] = []
 

@@ -37,7 +37,10 @@ async def cancel_and_wait() -> None:
 
 
 async def cancel_and_go_on() -> None:
-    """Cancel the own task and swallow that, as timeouts from before Python 3.11 do: `cancelling()` stays above zero."""
+    """Cancel the current task and swallow the cancellation, as timeouts from before Python 3.11 do.
+
+    The task's `cancelling()` stays above zero.
+    """
     with suppress(asyncio.CancelledError):
         await cancel_and_wait()
 

@@ -55,7 +55,7 @@ class WatchingTelling(Watching):
 
 @pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
-    """An earlier version skipped what the earlier group had broadcast and advanced after it looked for the end."""
+    """An earlier version skipped messages that the former group broadcast and advanced after the end was looked up."""
     scene, sink = Telling(), Sink()
     scene.publish("g", lane="x")
     scene.broker.seek(1, lane="x")

@@ -164,7 +164,7 @@ async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
         await service.pass_time(1)
         upstream.put(2)
         await service.settle_down()
-        # 1 came while nobody was armed, and waited.
+        # 1 came while no filter was running, and waited.
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0), 2: (1, 0, 0)}
 
 

@@ -31,9 +31,9 @@ class HostileScene(Scene):
     def __init__(self) -> None:
         super().__init__()
         self.keyless: set[Any] = {"bad"}
-        """Messages whose key raises."""
+        """Messages for which `get_idempotency_key` raises."""
         self.is_lost = False
-        """Whether no position can be told."""
+        """Whether `get_position` raises."""
         self.dump: Callable[[bytes], Any] = lambda data: data
         self.has_keys = True
         self.groups = 0
@@ -154,7 +154,7 @@ async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
 
 
 class Broken(Sink):
-    """Raises when it is handed the first message that is set aside."""
+    """A sink that raises when it receives the first parked message."""
 
     has_raised = False
 

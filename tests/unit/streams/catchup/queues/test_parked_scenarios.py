@@ -1,4 +1,4 @@
-"""Known problems of parked messages, on queues or both kinds; `test_parking.py` has those of logs alone."""
+"""Known problems of parked messages, on queues or on queues and logs; `test_parking.py` covers logs alone."""
 
 from __future__ import annotations
 

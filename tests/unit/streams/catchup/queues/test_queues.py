@@ -688,7 +688,7 @@ async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each
 
 async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Scene) -> None:
     class Slow(Sink):
-        """Answers late for what is set aside."""
+        """Holds back parked messages until the test submits them."""
 
         waiting: ParkedChange | None = None
 
@@ -815,7 +815,7 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
 
 
 async def test_what_fails_after_its_stream_was_closed_submits_nothing(scene: Scene) -> None:
-    """The filter is woken before the close. After the close the lease may be released, and the store would refuse."""
+    """The filter is woken before the close. Afterwards the lease may be over, and the store would refuse the write."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink) as (manager, sick, _):

@@ -46,7 +46,7 @@ def test_a_stored_message_is_read_again_from_its_row() -> None:
 
 
 def test_a_message_in_flight_when_a_later_one_fails_is_still_known_by_its_key() -> None:
-    """Otherwise its row stayed, and no filter received the message (the simulation's seed 3738)."""
+    """Otherwise its row would stay, and no filter would receive the message (the simulation's seed 3738)."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.read_again()
