@@ -29,7 +29,7 @@ class PubSubConformance(ProducerConformance):
     name: str
 
     def test_a_message_in_flight_for_long_goes_to_no_other_producer(self) -> None:
-        # Only this case has a short lease. On a busy machine it could expire elsewhere and cause rightful redeliveries.
+        # Only this case has a short lease. In other cases it could expire on a busy machine and cause redeliveries.
         self.lease_s = int(self.lock_s)
         super().test_a_message_in_flight_for_long_goes_to_no_other_producer()
 

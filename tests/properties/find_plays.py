@@ -28,10 +28,12 @@ from tests.services.stores import create_migrated_file
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try plays; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plays", type=int, default=500, help="how many at most")
-    parser.add_argument("--seed", type=int, default=0, help="of which plays")
+    parser.add_argument("--plays", type=int, default=500, help="the most plays to try")
     parser.add_argument(
-        "--url", help="of a PostgreSQL database with the assets, and a clock to set"
+        "--seed", type=int, default=0, help="the seed from which the plays are drawn"
+    )
+    parser.add_argument(
+        "--url", help="a PostgreSQL database with the assets, and with a clock that can be set"
     )
     told = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

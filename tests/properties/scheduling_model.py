@@ -94,7 +94,7 @@ class ModelDag:
         is_for_events = spec.kind in ("assets", "either") and has_events and now >= self.start
         is_for_time = spec.kind in ("time", "either") and tick is not None
         if is_for_events and is_for_time:
-            # They take turns; time begins.
+            # Runs by time and runs by events take turns. The first run is by time.
             is_for_time = not self.runs or self.runs[-1].logical_date is None
         if is_for_time and tick is not None:
             self._add(tick, tick + HOUR, frozenset(), now)

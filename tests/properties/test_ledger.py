@@ -133,7 +133,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.resting.add(who)
                 self.ledger.mark_idle(member)
                 if data.draw(st.booleans()):
-                    # Before the ready entries were read.
+                    # The broadcast comes before the ready entries are read.
                     self.broadcast(0, data.draw(SIZES), data)
         else:
             seq = self.opened[who] = self.positions[who]

@@ -79,7 +79,7 @@ LEFT_IN_THE_QUEUE: Drawn = (
 )
 
 
-# No clock is set back here: when a deadline then begins depends on which events were divided together.
+# No clock is set back here, because a deadline's start would then depend on which events were divided together.
 @given(plays(WAITS, is_quiet=True))
 @example(LATE)
 @example(DEADLINE)

@@ -27,7 +27,7 @@ class Tried(NamedTuple):
 
     found: Found | None
     others: Counter[str]
-    """The number of seeds by other broken rule. If there are many, the mutation may have lost its sense."""
+    """By other broken rule, the number of seeds. If the number is large, the mutation may no longer plant its bug."""
     took_s: float
 
 
@@ -35,9 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Try the stated seeds; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bugs", nargs="*", metavar="BUG", help="default: all")
-    parser.add_argument("--seeds", type=int, default=2_000, help="how many to search, from 0 on")
-    parser.add_argument("--jobs", type=int, default=1, help="bugs side by side")
-    parser.add_argument("--write", action="store_true", help="state new seeds in the files")
+    parser.add_argument(
+        "--seeds", type=int, default=2_000, help="the number of seeds to try, from 0 on"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="how many bugs to search for side by side"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write new seeds into the mutations' files"
+    )
     given = parser.parse_args(arguments)
     if unknown := set(given.bugs) - set(MUTATIONS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
@@ -63,7 +69,7 @@ def _try(name: str, *, seeds: int) -> Tried:
 
 
 def _search(bug: Mutation, start: int, seeds: int, others: Counter[str]) -> Found | None:
-    """Find the first seed that breaks one of the bug's rules, and count broken `others` before it."""
+    """Find the first seed that breaks one of the bug's rules, and count the rules that earlier seeds broke."""
     end = start + seeds
     while start < end:
         found = search(bug, start=start, seeds=end - start)

@@ -72,7 +72,7 @@ def test_a_seed_decides_everything_in_other_processes_too() -> None:
     assert list(outcomes(seeds, steps=1000, jobs=2)) == list(outcomes(seeds, steps=1000))
 
 
-@pytest.mark.soak  # of the simulation, not of what it proves
+@pytest.mark.soak  # it checks the simulation itself, not the product
 def test_the_seeds_together_go_through_every_kind_of_trouble() -> None:
     missing = {
         "CRASH",

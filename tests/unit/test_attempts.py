@@ -14,7 +14,7 @@ AWAY = ConnectionError("away")
 
 
 class Hosted:
-    """A trigger as far as its attempts are concerned."""
+    """The part of a hosted trigger that its attempts use."""
 
     def __init__(self) -> None:
         self.state = MemberState.WAITING

@@ -1,4 +1,4 @@
-"""The delays before what failed is tried again (contract, rules 6 and 11)."""
+"""The delays before a failed attempt is repeated (contract, rules 6 and 11)."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def test_one_that_works_again_begins_with_the_first_delay() -> None:
 
 
 class Away(Exception):
-    """May be tried again."""
+    """An error after which the call is tried again."""
 
 
 class Refused(Exception):
-    """May not."""
+    """An error after which the call is not tried again."""
 
 
 class Attempts:
-    """Raises these errors, one after the other, then returns; noted is when it was called."""
+    """A call that raises the given errors, one after the other, and then returns; `called_at` has its times."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -71,13 +71,13 @@ def test_a_message_can_be_copied_with_another_value_and_pickled() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Extended(BrokerMessage):
-    """As a plugin may have it."""
+    """A frozen dataclass with one more field, as a plugin may define it."""
 
     shelf: str = ""
 
 
 class Subclass(BrokerMessage):
-    """With an attribute of its own, which it may set."""
+    """A plain subclass, which may set an attribute of its own."""
 
     def __init__(self, value: bytes) -> None:
         super().__init__(value)

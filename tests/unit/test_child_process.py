@@ -28,7 +28,7 @@ Start = Callable[..., AbstractAsyncContextManager[ChildProcess]]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Starts a child with that code, and supervises it within the block."""
+    """Return a context manager that starts a child with the given code, and supervises it within the block."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     @asynccontextmanager
@@ -94,7 +94,7 @@ channel.send(done.stdout)
 """
     async with start(code) as child:
         said = await child.channel.receive()
-    # The fourth is the listing's own.
+    # Descriptor 3 belongs to `listdir` itself.
     assert said.startswith("['0', '1', '2', '3'] ")
     assert CHANNEL_VARIABLE not in said
     assert LIFELINE_VARIABLE not in said

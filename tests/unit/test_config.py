@@ -1,4 +1,4 @@
-"""The configuration: where values come from, and what is said of wrong ones."""
+"""The configuration: where values come from, and what errors say about wrong values."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_without_a_home_directory_the_error_names_the_setting(
     def no_entry(_uid: int) -> None:
         raise KeyError
 
-    # As in a container whose user is a number that its image does not know.
+    # As in a container whose image has no entry for the user's id.
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
     with pytest.raises(ConfigurationError, match="no home directory") as refused:

@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, Any] = {
     "servicebus": ServiceBusSettings,
     "sqs": SqsSettings,
 }
-"""By the name of a connection; the others are Kafka's."""
+"""Settings by the name of a connection. Connections with other names are Kafka's."""
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
@@ -123,7 +123,7 @@ async def test_python_examples_are_dag_files_without_errors_and_warnings(tmp_pat
     for example in shown:
         (tmp_path / f"{example.name}.py").write_text(example.text)
     parsed = await parse_once(tmp_path)
-    # Each file for itself: two pages may call different assets by one name.
+    # Check each file separately, because two pages may use one name for different assets.
     problems = {file.path: [*map(str, (*file.errors, *file.warnings))] for file in parsed.files}
     assert problems == {f"{example.name}.py": [] for example in shown}
 
@@ -221,7 +221,7 @@ def default_of(field: Field[Any]) -> Any:
 
 
 def as_written(value: Any, kind: Any = None) -> str:
-    """A default as the file would have it."""
+    """Return a default as the page shows it, in the syntax of the configuration file."""
     if kind == "Age":
         return f'`"{written_age(value)}"`'
     match value:
@@ -345,7 +345,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_files_and_modules_that_pages_and_docstrings_name_are_there() -> None:
-    # The slash at a file's end makes both comparisons end at the end of a name.
+    # With a slash at both ends, `endswith` compares whole names of files and folders.
     tree = [
         f"/{path.relative_to(ROOT).as_posix()}/"
         for folder in ("deploy", "docs", "producers", "tests", "triggerer", "watchers")

@@ -1,4 +1,4 @@
-"""A process and its group are ended by numbers that are theirs."""
+"""A process and its group are killed only while their numbers cannot belong to another process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ os._exit(7)
 
 @pytest.fixture(autouse=True)
 def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The groups that were killed; each is killed while its leader was not reaped."""
+    """The groups that were killed. Checks that the leader was not reaped before, and is reaped at the end."""
     numbers: list[int] = []
     killpg = os.killpg
 

@@ -12,7 +12,7 @@ OURS = ("triggerer", "producers", "watchers")
 
 # Libraries that compute and do nothing else: no clock, no file, no socket, no task.
 PURE = {"croniter", "orjson"}
-# The standard library's way to the clock's ticking, to other tasks and to the outside.
+# Modules of the standard library that reach the running clock, other tasks or the outside.
 IMPURE_STDLIB = {
     "asyncio", "concurrent", "http", "logging", "multiprocessing", "os", "pathlib", "queue", "selectors",
     "shutil", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time",
@@ -32,12 +32,12 @@ COMMON = {"anyio", "asgiref", "botocore", "grpc", "orjson", "pydantic", "pydanti
 
 @cache
 def graph() -> grimp.ImportGraph:
-    # Its cache goes by modification times, and was seen to give imports that were gone.
+    # No cache: grimp's cache compares modification times, and has returned imports that were already removed.
     return grimp.build_graph(*OURS, include_external_packages=True, cache_dir=None)
 
 
 def imports_of(package: str) -> dict[str, set[str]]:
-    """By module of the package, the top-level names from outside our own that it imports."""
+    """Return, by module of the package, the top-level names that the module imports from outside our packages."""
     modules = {package, *graph().find_descendants(package)}
     return {
         module: {

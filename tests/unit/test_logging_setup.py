@@ -44,7 +44,7 @@ def test_a_library_whose_messages_all_differ_is_not_remembered_for_ever() -> Non
     seldom = SeldomRepeats(["aiokafka"], every_s=10)
     for number in range(5_000):
         assert seldom.filter(_record("aiokafka.conn", f"failed: {number}", number / 10))
-    # Messages of the last ten seconds are remembered still.
+    # The filter still remembers the messages of the last ten seconds.
     assert not seldom.filter(_record("aiokafka.conn", "failed: 4999", 500))
     assert seldom.remembered <= 1_000
 

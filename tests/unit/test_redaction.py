@@ -185,9 +185,9 @@ def test_no_log_line_shows_a_secret(log_format: str) -> None:
     ["QUJD", "password", "?a", "&token", "://a:", "https://", "a.-", "'password", "sig=", "?", "@"],
 )
 def test_the_time_for_a_long_word_grows_with_its_length_only(word: str) -> None:
-    """Errors say messages, which may be long: they are logged on the event loop."""
+    """Errors quote messages, which may be long, and errors are logged on the event loop."""
     text = f"KeyError: x=@ {word * (8_000 // len(word))}"
     started = time.thread_time()
     redact_text(text)
-    # The square of it took 10 s and more.
+    # When the time grew with the square of the length, it was 10 s and more.
     assert time.thread_time() - started < 1

@@ -12,7 +12,7 @@ NUMBERED_RULES = 18
 
 @pytest.fixture
 def tests(request: pytest.FixtureRequest) -> TestsByRule:
-    """The tests of each rule, of a session that has collected all modules with marks."""
+    """Return the tests of each rule; skips unless the session has collected all modules with marks."""
     collected = request.config.stash[COLLECTED]
     if absent := [path.name for path in marked_modules() if path not in collected]:
         pytest.skip(
@@ -33,7 +33,7 @@ def test_every_mark_is_a_row_of_the_page(tests: TestsByRule) -> None:
 
 @pytest.mark.full
 def test_the_page_is_what_the_marks_say(tests: TestsByRule) -> None:
-    assert PAGE.read_text() == render(tests), "write it anew: python -m tests.rules"
+    assert PAGE.read_text() == render(tests), "write it again: python -m tests.rules"
 
 
 def test_the_contracts_rules_are_there_in_their_order() -> None:

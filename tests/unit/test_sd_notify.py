@@ -140,7 +140,7 @@ def test_a_manager_that_comes_later_is_told_what_it_did_not_hear(tmp_path: Path,
 
     with capture_logs() as logs:
         run(serve)
-    # Once for each time that it was away.
+    # One line for each time that the manager was away.
     assert [list(log["unsent"]) for log in logs] == [["READY", "STATUS"], ["STOPPING", "STATUS"]]
 
 

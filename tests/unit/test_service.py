@@ -176,7 +176,7 @@ def test_a_plugin_that_ends_the_event_loop_is_no_stop_in_order(
 
 @pytest.mark.parametrize("parts", [ALL_PARTS, frozenset({Part.DAG_PROCESSOR})])
 def test_a_dags_folder_that_was_named_has_to_exist(tmp_path: Path, parts: frozenset[Part]) -> None:
-    """Without it, a mistyped name retired every DAG."""
+    """An earlier version accepted a mistyped name, and every DAG became stale."""
     environ = {
         "TRIGGERER__CORE__HOME": str(tmp_path),
         "TRIGGERER__CORE__DAGS_FOLDER": str(tmp_path / "dgas"),

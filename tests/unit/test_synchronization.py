@@ -66,7 +66,7 @@ async def test_an_event_that_is_cleared_before_its_waiter_runs_keeps_it_waiting(
 
 
 async def test_waiting_for_an_event_that_is_set_is_a_checkpoint() -> None:
-    """A loop that is set again each time does not keep the others from running, and can be cancelled."""
+    """A loop whose event is set again each time lets other tasks run, and can be cancelled."""
     event = AutoResetEvent()
     ran = False
 

@@ -26,7 +26,7 @@ class Tasks:
 
 
 class Host:
-    """Takes what a host is given."""
+    """Stands for the host, and records its keyword arguments."""
 
     given: dict[str, Any]
 
@@ -45,7 +45,7 @@ class Writer(parked_writer.ParkedWriter):
 
 
 async def given(folder: Path, line: str) -> dict[str, Any]:
-    """By name what the parts are given if this line is in the file."""
+    """Return, by name, the settings that the parts get if the file has this line."""
     file = folder / "triggerer.toml"
     file.write_text(f"[core]\nhome = '{folder}'\n[triggerer]\n{line}\n")
     settings = load_settings(file, environ={})

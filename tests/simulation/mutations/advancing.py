@@ -65,7 +65,7 @@ def advance_again_after_an_advance_raised() -> Replacements:
 
 @mutation(rules="S1", seed=198)
 def advance_with_nobody_subscribed() -> Replacements:
-    """The last watcher has left, and the poll goes on: an event without subscribers counts as clean."""
+    """The last watcher has left, the poll continues, and an event without subscribers counts as clean (`is_clean`)."""
 
     def is_clean(self: AdvanceOutcome) -> bool:
         return not self.failed and not self.rejected

@@ -1,4 +1,4 @@
-"""Bugs in the decision who falls behind, and where."""
+"""Bugs in the decision which watcher falls behind, and at which message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 
 @mutation(rules="S13|S2/S7", seed=188)
 def a_watcher_falls_behind_after_a_message_that_comes_again() -> Replacements:
-    """A watcher falls behind at a message although the broker redelivers an earlier one, and loses that one."""
+    """A watcher falls behind at a message although the broker redelivers an earlier one, and misses the earlier one."""
 
     def is_redelivered(self: FallingBehind, entry: Entry, lane: Lane, position: Position) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Bugs in flow control: bounds, pauses, and who is too slow."""
+"""Bugs in flow control: bounds, pauses, and the search for slow watchers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def a_relieved_lane_is_never_resumed() -> Replacements:
 
 @mutation(rules="L6", seed=104)
 def a_lane_filled_by_one_watcher_is_not_checked() -> Replacements:
-    """A lane is paused, and the runtime does not check who fills it, because the poll continues with other lanes."""
+    """A lane is paused, and the runtime does not check which watcher fills it, because the poll serves other lanes."""
 
     async def handle_full_lane(self: Flow) -> None:
         lane, self._lanes.newly_full = self._lanes.newly_full, None

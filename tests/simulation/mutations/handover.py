@@ -1,4 +1,4 @@
-"""Bugs where catching up meets what is broadcast, and in when a position is forgotten."""
+"""Bugs in the handover from catch-up to live delivery, and in when a position is deleted."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def a_row_stays_before_positions_without_a_message() -> Replacements:
 
 @mutation(rules="L5", seed=22722)
 def a_later_owner_does_not_know_positions_without_a_message() -> Replacements:
-    """A position after positions without a message is stored as it is."""
+    """A position after a gap without messages is stored as it is, so a later owner does not know of the gap."""
 
     def stored_position(self: Backlog) -> Position:
         return self.position

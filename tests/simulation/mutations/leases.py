@@ -84,7 +84,7 @@ def an_executor_counts_its_lease_from_the_answer() -> Replacements:
 
 @mutation(rules="S12", seed=0, quick=True)
 def a_guard_has_no_deadline() -> Replacements:
-    """The guard of an executor does not know when the lease ends: while the executor stands still, nothing ends."""
+    """An executor's guard does not know when the lease ends, so a suspended executor's workers are not killed."""
     right = Registration.__init__
 
     def init(self: Registration, *arguments: Any, **options: Any) -> None:

@@ -64,7 +64,7 @@ def a_sibling_misses_the_restart_cohort() -> Replacements:
 
 @mutation(rules="S3|S2/S7", seed=1, quick=True)
 def a_watcher_in_back_off_misses_messages_that_its_sibling_commits() -> Replacements:
-    """A filter that failed is no member until it is back, so its sibling's success is enough."""
+    """A watcher whose filter failed does not count until the filter is back, so its sibling's success is enough."""
 
     def fail_in(self: Member, group: Group, subscriber: Subscriber, error: Exception) -> None:
         self.is_absent = not subscriber.is_present

@@ -104,7 +104,7 @@ def a_repeat_at_the_bound_is_refused() -> Replacements:
 
 @mutation(rules="S13|L1|S2/S7", seed=163)
 def a_message_without_room_is_submitted_before_the_store_has_answered() -> Replacements:
-    """A message for which there is no room is submitted again before the store has answered the last time."""
+    """A message without room is submitted again before the store has answered the previous submission."""
 
     def get(_: _QueueDecision) -> bool:
         return False

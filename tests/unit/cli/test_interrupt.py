@@ -15,7 +15,7 @@ commands.app = app
 main.main()
 """
 _FROM_A_STRING = 'exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")'
-# Until Python 3.12 a class takes whatever its descriptors raise for a mistake of theirs.
+# Before Python 3.12, a class wraps whatever `__set_name__` raises in a `RuntimeError`.
 _IN_A_DESCRIPTOR = """
     class Field:
         def __set_name__(self, owner, name):

@@ -56,7 +56,7 @@ ELSEWHERE = "another:17391:7e812030"
         ("success", AT, ELSEWHERE, "machine of the executor another:17391:7e812030$"),
         ("running", AT, ELSEWHERE, "another:17391:7e812030, unless the run still waits for its"),
     ],
-    # Workers of one session have to collect the same names: none with a process id.
+    # All pytest workers of a session must collect the same test names, so no name may have a process id.
     ids=["queued", "requeued", "claimed", "claimed elsewhere", "cancelled", "ended", "running"],
 )
 def test_why_there_is_no_log(

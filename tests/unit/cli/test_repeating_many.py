@@ -1,4 +1,4 @@
-"""`runs retry` of many asks a person at a terminal, and a script never."""
+"""`runs retry` of many runs asks a person at a terminal first, but never a script."""
 
 from __future__ import annotations
 

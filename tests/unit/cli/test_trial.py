@@ -1,4 +1,4 @@
-"""What `dags test --event` takes."""
+"""The forms that `dags test --event` accepts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run as the store shows it, with names as long as they come."""
+"""A run as the store shows it, with names as long as real ones."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The parser's real process, with files that do what files do."""
+"""The parser's real process, with files that fail, hang or start processes."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ a = Asset("a", watchers=[AssetWatcher("w", Reads(1)), AssetWatcher("v", Reads(1)
         ("from triggerer import DAG\nd = DAG('d', params={'n': 1 << 70})\n", None, "64 bits"),
         ("\nraise KeyboardInterrupt\n", 2, "KeyboardInterrupt"),
         ("import asyncio\nraise asyncio.CancelledError('late')\n", 2, "CancelledError: late"),
-        # As of a name that is not UTF-8.
+        # Python represents a name that is not UTF-8 in this way.
         ("open(b'/caf\\xe9'.decode('utf-8', 'surrogateescape'))\n", 1, "/caf\\udce9"),
         ("raise ValueError('\\0')\n", 1, "ValueError: \\x00"),
         ("class E(Exception):\n    def __str__(self): 1 / 0\nraise E\n", 3, "ZeroDivisionError"),
@@ -373,7 +373,7 @@ async def test_the_idle_parser_is_small(tmp_path: Path) -> None:
     assert private < 25_000_000
 
 
-# A file whose code writes to every descriptor above its standard streams that it finds open.
+# A file whose code writes to every open descriptor above its standard streams.
 WRITES = """
 import os
 def write_everywhere(data):

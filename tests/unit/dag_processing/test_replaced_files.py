@@ -63,7 +63,7 @@ def test_a_file_that_came_back_unnoticed_by_the_store_has_its_whole_grace() -> N
 async def test_a_file_that_was_there_while_the_database_was_away_is_not_deleted_early(
     database: Database, folder: Path, file: Path
 ) -> None:
-    """Replaced before an outage and again after it: the store knows of the first time only (seed 302)."""
+    """The file is replaced before an outage and again after it. The store knows only of the first time (seed 302)."""
     async with processing(database, folder, removal_grace=LONG):
         async with database.transaction() as session:
             await session.execute(update(DagFile).values(missing_since=NOW))
@@ -160,7 +160,7 @@ async def test_a_file_that_has_just_changed_takes_nothing_back(
         changes = database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         for half in ("", DAG_FILE.partition("a = Asset")[0], DAG_FILE.partition("with")[0]):
             file.write_text(half)
-            await anyio.sleep(0.4)  # it is read meanwhile, or this shows nothing
+            await anyio.sleep(0.4)  # time to read the file: otherwise the test shows nothing
         file.write_text(DAG_FILE + MORE)
         await until(database, Dag, lambda rows: {row.dag_id for row in rows} == {"d", "e"})
         assert not any(dag.is_stale for dag in await every(database, Dag))
@@ -170,13 +170,13 @@ async def test_a_file_that_has_just_changed_takes_nothing_back(
 async def test_a_file_that_is_cut_while_the_service_starts_takes_nothing_back(
     database: Database, folder: Path, file: Path
 ) -> None:
-    """It has the time of its last change before until the file system sets another one."""
+    """A file that was just cut may still have its earlier modification time, which proves nothing at the start."""
     async with processing(database, folder):
         (before,) = await every(database, Watcher)
     file.write_text("")
     await anyio.sleep(processor.STABLE_AFTER_S + 0.1)
     async with processing(database, folder):
-        await anyio.sleep(0.4)  # it is read meanwhile, or this shows nothing
+        await anyio.sleep(0.4)  # time to read the file: otherwise the test shows nothing
         for more in ("", MORE):
             assert not any(dag.is_stale for dag in await every(database, Dag))
             assert [watcher.id for watcher in await every(database, Watcher)] == [before.id]

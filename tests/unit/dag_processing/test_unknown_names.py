@@ -48,7 +48,7 @@ def public_calls() -> Iterator[tuple[str, Any, str]]:
                 continue
             parameters = inspect.signature(called).parameters.values()
             if any(one.kind is one.VAR_KEYWORD for one in parameters):
-                # It refuses what it does not know itself; there are tests of each below.
+                # Such a function refuses unknown names itself. The tests below cover each of these functions.
                 continue
             for one in parameters:
                 if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD):

@@ -26,13 +26,13 @@ class Base(BaseEventTrigger):
 async def parsed_watchers(
     folder: Path, triggers: str, watchers: Mapping[str, str]
 ) -> list[ParsedWatcher]:
-    """Write the module and the file, and parse that.
+    """Write a module of triggers and a DAG file, and return the watchers of the parsed file.
 
     Args:
         triggers: Source of classes, which inherit from a `Base` with the arguments `key` and `more`.
-        watchers: By the name of its asset how the trigger of a watcher is made, and its further arguments.
+        watchers: By the name of an asset, the source of its watcher's trigger and further arguments.
     """
-    # Modules are global, and so are the folders that they were imported from: a name of its own.
+    # Imported modules and their folders are global, so each test's module has its own name.
     module = f"triggers_of_{folder.name}"
     (folder / f"{module}.py").write_text(_BASE + triggers)
     lines = [f"from {module} import *", "from triggerer import Asset, AssetWatcher"]

@@ -109,7 +109,7 @@ class TestAwaited:
         assert self.after(runs=joining, tasks=1) == "Spark joins flights with weather"
         told = self.after(runs=both, tasks=2)
         assert told == "Spark joins flights with weather and works out the answer"
-        # With the part of the demo and the seconds it has to fit on a terminal.
+        # The text has to fit on a terminal, together with the demo's part and the seconds.
         assert len(f"live, 5 of 5: {told} (100 s)") <= 80
 
     def test_a_run_that_nobody_has_taken_waits_for_a_worker(self) -> None:

@@ -8,7 +8,7 @@ from triggerer.domain.outputs import output_token
 
 
 def test_a_token_is_the_same_text_in_every_release() -> None:
-    # Stored outputs bear it: another digest would write each of them a second time.
+    # Stored outputs have this token: with another digest, each output would be written a second time.
     assert output_token("sales", "manual__1", "load", 0) == "3ae96a3278b378e69de2ddef9f528325"
 
 

@@ -15,7 +15,7 @@ AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
 
 
 class FakeFrame:
-    """A result with two columns, or none if it stands for a command."""
+    """Stands for a DataFrame. The result of a query has two columns, and the result of a `create` has none."""
 
     def __init__(self, statement: str, done: list[str]) -> None:
         self.columns = [] if statement.startswith("create") else ["n", "text"]

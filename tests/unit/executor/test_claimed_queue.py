@@ -41,7 +41,7 @@ def test_runs_that_wait_for_a_session_being_opened_do_not_keep_others_out() -> N
     claimed_queue.add(order(1, needs_spark=True))
     assert claimed_queue.room(free=1, ahead=0, warming=False) == 0
     assert claimed_queue.room(free=1, ahead=0, warming=True) == 1
-    # But not without end.
+    # The second waiting run takes that room.
     claimed_queue.add(order(2, needs_spark=True))
     assert claimed_queue.room(free=1, ahead=0, warming=True) == 0
 

@@ -19,7 +19,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _nothing_counted() -> Iterator[None]:
-    # Other tests of this process execute runs.
+    # Other tests of this process execute runs, which are counted too.
     table.RUN_QUEUE.clear()
     yield
     table.RUN_QUEUE.clear()

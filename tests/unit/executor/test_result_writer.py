@@ -1,4 +1,4 @@
-"""Steps that join a commit which fails."""
+"""A caller whose steps join the next commit learns that this commit failed."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Objects that were written to buckets, out of notifications as the three clouds document them."""
+"""Objects that were written to buckets, read from notifications in the forms that the three clouds document."""
 
 import json
 from typing import Any
@@ -161,7 +161,7 @@ def test_event_grid_comes_one_by_one_in_lists_and_as_cloudevents() -> None:
 
 
 def test_a_file_that_is_renamed_appears_under_its_new_name() -> None:
-    """Programs that write elsewhere first, as Spark's committers do, let a file appear so: it was missed."""
+    """Programs such as Spark's committers write a file elsewhere, and then rename it. Such files were missed."""
     event = blob(kind="Microsoft.Storage.BlobRenamed")
     event["data"] = {
         "api": "RenameFile",
@@ -233,7 +233,7 @@ def test_a_notification_that_names_no_object_is_refused(bucket: Any, key: Any) -
 
 
 def test_what_a_topic_has_wrapped_and_is_too_deep_to_read_is_refused() -> None:
-    """As a `RecursionError` it was a failure of the watcher's, and came again."""
+    """An earlier version raised `RecursionError`: the watcher failed, and the message came again."""
     with pytest.raises(ValueError, match="depth limit"):
         read_s3(message({"Type": "Notification", "Message": "[" * 100_000}))
 

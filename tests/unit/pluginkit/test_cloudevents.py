@@ -45,7 +45,7 @@ def test_binary_data_is_read_as_its_content_type_says(
 
 
 def test_the_content_type_of_a_binary_event_may_be_the_messages_own_property() -> None:
-    """Which is where AMQP has it; the message was rejected for not being JSON."""
+    """AMQP has the content type there. An earlier version rejected the message for not being JSON."""
     message = BrokerMessage(
         b"hello",
         attributes={f"cloudEvents:{name}": text for name, text in EVENT.items()},

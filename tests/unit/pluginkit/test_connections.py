@@ -86,7 +86,7 @@ def test_only_the_optional_connection_may_be_left_out(monkeypatch: pytest.Monkey
 def test_brokers_that_need_no_key_need_no_section(
     settings: type[ConnectionSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The vendors' own chain of credentials remains."""
+    """Without a section, the vendor's own chain of credentials is used."""
 
     def resolve(connection: str) -> Mapping[str, Any]:
         raise UnknownConnection(f"there is no connection {connection!r}")

@@ -61,7 +61,7 @@ async def test_a_cancellation_of_ours_passes() -> None:
 
 async def test_a_cancellation_that_the_library_puts_in_the_place_of_ours_is_still_ours() -> None:
     async def replacing() -> None:
-        # As grpc does: the call is cancelled by that, and raises a cancellation of its own.
+        # grpc does this: our cancellation cancels the call, which then raises a cancellation of its own.
         ended = asyncio.get_running_loop().create_future()
         try:
             await anyio.sleep_forever()

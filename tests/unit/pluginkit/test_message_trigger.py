@@ -172,7 +172,7 @@ def test_a_message_is_decoded_once_for_all_who_ask_and_again_in_another_process(
 
 
 def test_json_may_begin_with_the_mark_of_its_byte_order() -> None:
-    """.NET's writers put it there."""
+    """.NET's writers begin JSON with this mark."""
     assert order(b'\xef\xbb\xbf{"n": 1}').json() == {"n": 1}
     for wrong in (b"\xef\xbb\xbf", b"\xef\xbb\xbf{", b"\xef\xbb{}"):
         with pytest.raises(ValueError, match=r"."):

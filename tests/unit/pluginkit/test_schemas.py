@@ -166,7 +166,7 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     order.at.seconds = 1_800_000_000
     line = proto_message("shop.Order.Line")
     line.sku = "y"
-    # Message 1 of the file; message 0 of message 1; the first message, for which a zero stands.
+    # The index of message 1 of the file, of message 0 in message 1, and of the first message (a zero).
     second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
     assert await decode(
         "protobuf",
@@ -184,7 +184,7 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
 
 
 def bill_file() -> descriptor_pb2.FileDescriptorProto:
-    """A `Bill` with a total, of Google's common types, and with what else belongs to it."""
+    """Two messages, `Note`, and `Bill` with fields of Google's common types."""
     file = descriptor_pb2.FileDescriptorProto(name="bill.proto", package="shop", syntax="proto3")
     file.dependency.extend(
         ["google/type/money.proto", "google/protobuf/any.proto", "confluent/meta.proto"]
@@ -197,7 +197,7 @@ def bill_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 async def test_a_protobuf_file_may_import_what_everybody_has(registry: Registry) -> None:
-    """The serializers register no references for these."""
+    """The serializers register no references for Google's and Confluent's common types."""
     serialized = base64.b64encode(bill_file().SerializeToString()).decode()
     made = registry.register("PROTOBUF", "syntax…", serialized=serialized)
     text = (
@@ -379,7 +379,10 @@ async def test_a_registry_that_refuses_or_is_away_is_told_apart(registry: Regist
 async def test_an_answer_that_is_no_registrys_fails_the_message_and_does_not_pass_it(
     registry: Registry, kind: str, page: str
 ) -> None:
-    """As a `ValueError` it said that the message can never be read: with a URL of a web page, all were passed."""
+    """A `ValueError` means that a message can never be read.
+
+    An earlier version raised one here: if the URL led to a web page, the watcher passed all messages.
+    """
     registry.page = page
     with pytest.raises(BrokerRefused, match="the schema registry http://127") as error:
         await decode(kind, framed(1, b"x"))

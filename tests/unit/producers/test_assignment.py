@@ -87,7 +87,9 @@ async def test_a_broker_may_hold_a_fetch_back_for_longer_once_nothing_has_come_f
     lane.committed = CommittedPosition(1)
     assert [wait_after(one) for one in (9, 2)] == [500, 2500]
     lane.paused = True
-    assert [wait_after(one) for one in (0, 100)] == [500, 500], "it is to be fetched at once then"
+    assert [wait_after(one) for one in (0, 100)] == [500, 500], (
+        "when the pause ends, it must be fetched at once"
+    )
     lane.paused = False
     assert [wait_after(one) for one in (9, 2)] == [500, 2500]
     lane.delivered, lane.committed = 2, CommittedPosition(2)

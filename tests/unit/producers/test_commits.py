@@ -14,7 +14,7 @@ ME = Membership(3, "me")
 
 
 class Coordinator:
-    """Stands where Cluster stands. Each request waits for its answer."""
+    """Stands in for `Cluster`. Each request waits for its answer."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[Membership, dict[int, int]]] = []

@@ -87,7 +87,7 @@ def test_a_document_is_known_by_its_version() -> None:
         keys.append(delivery.key)
     assert len(set(keys)) == 3
     assert take(memory, "a") == []
-    # After a new beginning of the stream, equal content is another version.
+    # In a new memory without a state, equal content is another version.
     (fresh,) = take(document(), "a")
     assert fresh.key not in keys
 
@@ -109,13 +109,13 @@ def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -
     memory.settle(up)
     delivered = [up, *take(memory, "down"), *take(memory, "gone")]
     state = orjson.loads(orjson.dumps(memory.dump()))
-    # The one that was delivered last comes again as it was: perhaps its event is missing.
+    # The version that was delivered last comes again with its key, because its event may be missing.
     (again,) = take(Memory.restore("s", state, is_document=True), "gone")
     assert again.key == delivered[-1].key
-    # Any other content is a new version, also an earlier one that comes back.
+    # Any other content is a new version, even if an earlier version had this content.
     for content in ("up", "down", "other"):
         successor = Memory.restore("s", state, is_document=True)
-        # "Not modified" would be said of the settled one, which could not be delivered.
+        # With validators, the server could answer "not modified" for "up", and "up" would not be delivered.
         assert successor.validators is None
         (other,) = take(successor, content)
         assert other.key not in {one.key for one in delivered}
@@ -159,7 +159,7 @@ def test_the_oldest_keys_give_way_and_never_those_that_are_shown() -> None:
         assert len(memory.known) <= MOST_KNOWN
     assert take(memory, *shown) == []
     assert len(orjson.dumps(memory.dump())) < MAX_STATE_BYTES
-    # One that was forgotten comes under the key that it had: the store knows it.
+    # A forgotten item comes under its former key, which the store knows.
     (forgotten,) = take(memory, *shown, "n0")
     assert forgotten.key == "s/" + found("n0")[0].digest
 

@@ -138,7 +138,7 @@ def test_foreign_metadata_leaves_the_offset(metadata: str | None) -> None:
 def test_a_value_for_whose_decoding_there_is_no_memory_is_not_taken_for_one_that_is_no_json() -> (
     None
 ):
-    """It would be rejected, and passed for good."""
+    """Otherwise the message would be rejected, and never come again."""
     code = """if True:
         import resource
         from pathlib import Path

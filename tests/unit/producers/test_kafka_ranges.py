@@ -116,7 +116,7 @@ class Log:
     epoch: int = 0
     first: int = 0
     entries: list[tuple[int, int]] = field(default_factory=list)
-    """By offset: a message that is unique, and the epoch of its leader."""
+    """(unique message, epoch of its leader), by offset."""
 
 
 class World:

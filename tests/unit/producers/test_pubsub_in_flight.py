@@ -72,7 +72,7 @@ def test_what_follows_a_failed_message_under_its_key_waits_until_that_has_come_a
     assert ready_ids(in_flight) == []
     in_flight.add(delivery("b", "k", attempt=2))
     assert ready_ids(in_flight) == ["b", "c", "e"]
-    # As the service does with what comes after a message that was given back.
+    # The service redelivers the messages after a message that was given back.
     assert in_flight.add(delivery("c", "k", attempt=2)) is not None
     assert ready_ids(in_flight) == []
     assert {one.message_id: one.ack_id for one in in_flight} == {
@@ -194,7 +194,7 @@ class HandMachine(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.yielded: list[int] = []
         self.given_back_at: float | None = None
-        """When something was given back that was not sent again since."""
+        """The time at which a message was given back; None: the service has sent it again, or none was given back."""
 
     @rule(count=st.integers(1, 4), repeats=st.booleans())
     def send(self, count: int, repeats: bool) -> None:
@@ -216,7 +216,7 @@ class HandMachine(RuleBasedStateMachine):
 
     @rule(fails=st.booleans())
     def resolve(self, fails: bool) -> None:
-        """The oldest that is open: as the runtime does, in order."""
+        """Resolve the oldest open message. The runtime resolves messages in order, too."""
         if not self.open:
             return
         one = self.open.pop(0)
@@ -233,7 +233,7 @@ class HandMachine(RuleBasedStateMachine):
     def give_back(self) -> None:
         self.now += 1.0
         if self.given_back_at is not None and self.now >= self.given_back_at + COMES_AGAIN_WITHIN_S:
-            # The service is not as slow as that.
+            # The service redelivers within this time.
             self.send(1, repeats=False)
         for one in self.make_in_flight.take_due(self.now):
             self.given_back_at = self.now
@@ -241,7 +241,9 @@ class HandMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_done_is_a_prefix(self) -> None:
-        assert self.done == set(range(len(self.done))), "one was processed before an older one"
+        assert self.done == set(range(len(self.done))), (
+            "a message was processed before an older one"
+        )
 
     @invariant()
     def a_message_is_yielded_only_when_all_before_it_were(self) -> None:

@@ -99,7 +99,7 @@ async def test_an_id_that_is_sent_for_two_keeps_neither_waiting() -> None:
     async with sending(client) as out, anyio.create_task_group() as tasks:
         tasks.start_soon(ack, out, "a", "b")
         await anyio.lowlevel.checkpoint()
-        # It has come again with the same id, before the request was sent.
+        # The message has come again with the same id, before the request was sent.
         out.ack_nowait("a", time.monotonic() + 60)
     assert set(client.requests[0]) == {"a", "b"}
 
@@ -142,7 +142,7 @@ async def test_an_id_is_not_sent_again_once_its_lease_is_over() -> None:
 
     client = Client(answer)
     async with sending(client) as out:
-        # Nothing is raised: its message comes again.
+        # Nothing is raised, because the message comes again.
         await ack(out, "a", leased_s=0.0)
     assert client.requests == [["a"]]
 

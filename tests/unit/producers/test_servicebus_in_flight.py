@@ -17,7 +17,7 @@ from triggerer.abc import BrokerMessage
 
 
 class Elsewhere:
-    """A holder that notes what it is left."""
+    """Another holder of a message, which records the settle requests that it gets."""
 
     is_session = False
 
@@ -54,7 +54,7 @@ async def test_an_order_follows_its_message_to_whoever_holds_it_now() -> None:
     delivery = delivery_by(link)
     known.add(delivery)
     order = SettleRequest(delivery, Settlement.COMPLETE, lambda: None)
-    # On its way to the link, it comes again to another.
+    # While the order is on its way to the link, the message comes again to another holder.
     delivery.come_again(delivery_by(elsewhere))
     link.add_settle_requests([order])
     assert elsewhere.orders == [order]
@@ -94,7 +94,7 @@ async def test_what_is_behind_a_failed_message_of_a_session_is_given_again_behin
     link.closed = True
     link.drop_all()
     assert known.find(open_.key) is None
-    # The watchers are through with the last one only now, when it was to come again already.
+    # The watchers resolve the last message only now, when the broker will already deliver it again.
     link.add_settle_requests([SettleRequest(open_, Settlement.COMPLETE, lambda: None)])
     for delivery in (failed, done, open_):
         assert known.find(delivery.key) is None

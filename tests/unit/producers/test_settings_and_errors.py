@@ -64,7 +64,7 @@ def test_a_setting_that_cannot_be_meant_is_refused_with_its_place(
 def test_kerberos_without_its_package_is_a_mistake_of_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was an `AssertionError` of the client library's."""
+    """In an earlier version, the client library raised an `AssertionError`."""
     monkeypatch.setattr("producers.kafka.settings.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match="pip install gssapi"):
         settings(security_protocol="SASL_SSL", sasl_mechanism="GSSAPI")
@@ -72,7 +72,7 @@ def test_kerberos_without_its_package_is_a_mistake_of_the_settings(
 
 @pytest.mark.parametrize("place", ["orders", "{topic}"])
 async def test_dead_letters_do_not_go_into_a_topic_that_is_read(place: str) -> None:
-    """A message that failed there came again as a new message, without end."""
+    """In an earlier version, a failed message came again as a new message, without end."""
     itself = settings(dead_letter_topic=place)
     with pytest.raises(ConfigurationError, match=r"'orders' is read .*come again at once"):
         await check_topics(itself, ["orders"])
@@ -80,7 +80,7 @@ async def test_dead_letters_do_not_go_into_a_topic_that_is_read(place: str) -> N
     with pytest.raises(ConfigurationError, match="'orders' is read"):
         await anext(producer.open_stream())
     await producer.aclose()
-    # The dead letters of the one may be read beside it: theirs go further.
+    # A stream may read a topic and its dead-letter topic, whose own dead letters go to a third topic.
     settings().check_dead_letters(["orders", "orders.dead-letter"])
 
 

@@ -1,4 +1,4 @@
-"""Deleting several messages together: each has an end of its own, and the call has one."""
+"""Deleting several messages in one call: each deletion has its own result, and so has the call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUE = Queue("http://q/orders", "orders", False, 30, None)
 
 
 class Client:
-    """Deletes by the number in each handle; a test says what becomes of the next requests."""
+    """Records the handles of each request; `failing` and `errors` let deletions or whole requests fail."""
 
     def __init__(self) -> None:
         self.requests: list[list[str]] = []

@@ -22,11 +22,11 @@ EARLIER = NOW - timedelta(seconds=40)
     ("newest", "before", "due"),
     [
         (NOW - timedelta(seconds=10), EARLIER, NOW + timedelta(seconds=20)),
-        # It was committed after the look had begun.
+        # The newest event was committed after the look had begun.
         (NOW + timedelta(milliseconds=5), EARLIER, NOW + QUIET + timedelta(milliseconds=5)),
-        # The clock was set back since.
+        # The clock was set back after the newest event.
         (NOW + timedelta(hours=2), EARLIER, EARLIER + QUIET),
-        # It was set back before this one came.
+        # The clock was set back before the newest event came.
         (NOW - timedelta(seconds=10), NOW + timedelta(hours=2), NOW + timedelta(seconds=20)),
         (NOW + timedelta(hours=2), NOW + timedelta(hours=3), NOW),
     ],

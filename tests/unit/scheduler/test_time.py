@@ -148,7 +148,7 @@ def test_hourly_becomes_daily_and_goes_on(
 ) -> None:
     dag = Dag(host, OnTime(HOURLY), start=MIDNIGHT - DAY, catchup=catchup, max_active_runs=99)
     assert dag.run(MIDNIGHT)[-1] == MIDNIGHT - HOUR
-    # The next run of the daily one would be due at the instant of a run that exists.
+    # The daily timetable's next run would be due at the instant of a run that exists.
     before = DagRunInfo(MIDNIGHT, DataInterval(MIDNIGHT - DAY, MIDNIGHT))
     dag.dag = replace(dag.dag, schedule=OnTime(daily), stored_info=before)
     assert dag.run(MIDNIGHT) == []
@@ -178,7 +178,7 @@ def test_paused_over_fires_and_resumed_there_is_one_run_at_most_and_then_the_com
         last_automated_data_interval=dag.dag.last_interval, restriction=dag.dag.restriction
     )
     dag.dag = replace(dag.dag, is_paused=False, stored_info=asked)
-    # The last that was missed, or now.
+    # There is one run: for the last missed instant, or for now.
     (made,) = dag.run(resumed)
     assert made > resumed - DAY
     assert dag.run(resumed + timedelta(seconds=1)) == []

@@ -32,7 +32,7 @@ def queue_scene() -> Scene:
 
 @pytest.fixture(params=[False, True], ids=["log", "queue"])
 def any_scene(request: pytest.FixtureRequest) -> Scene:
-    """One of each kind, after the other."""
+    """A scene whose source is a log, and then one whose source is a queue."""
     scene = Scene()
     scene.is_queue = request.param
     return scene
@@ -40,5 +40,5 @@ def any_scene(request: pytest.FixtureRequest) -> Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """A log in memory, and what its watchers do; a module of queues has a fixture of its own."""
+    """A scene whose source is a log in memory. Modules about queues override this fixture."""
     return Scene()

@@ -57,21 +57,21 @@ class Scene:
         self.is_queue = False
         self.is_breaking = False
         self.fails: dict[str, Callable[[Any], bool]] = {}
-        """By watcher, on which messages its filter raises."""
+        """By watcher, the messages at which its filter raises."""
         self.rejects: Callable[[Any], bool] = lambda event: False
         self.rejected_by: dict[str, Callable[[Any], bool]] = {}
         """By watcher, the messages that its filter rejects in addition to `rejects`."""
         self.has_dead_letters = False
-        """Whether the broker keeps what was rejected."""
+        """Whether the broker dead-letters rejected messages."""
         self.cannot_dump: Callable[[Any], bool] = lambda event: False
         self.ignores: Callable[[Any], bool] = lambda event: False
-        """From which messages no filter derives anything."""
+        """The messages from which no filter derives an event."""
         self.returns: set[tuple[str, Any]] = set()
-        """By watcher after which messages its filter returns."""
+        """(watcher, message): after this message the watcher's filter returns."""
         self.gates: dict[tuple[str, Any], anyio.Event] = {}
-        """By watcher and message what its filter waits for, with the message open."""
+        """By watcher and message, the event for which the filter waits with the message open."""
         self.opened: list[tuple[str, Any]] = []
-        """Which watcher was given what, in order."""
+        """(watcher, message) for each message that a filter received, in order."""
         self.told: list[tuple[Any, tuple[int, int, int]]] = []
         """The messages that the broker was told about, in order, with the counts acked, failed and rejected."""
         self.set_aside: list[Any] = []
@@ -92,7 +92,12 @@ class Scene:
         positions: tuple[LanePosition, ...] = (),
         kept: tuple[StoredBacklog, ...] = (),
     ) -> list[TriggerSpec]:
-        """A trigger for each name, with watchers 1, 2, ...; `positions`: where they stand that are behind."""
+        """Return a trigger for each name, with the watchers 1, 2, ...
+
+        Args:
+            positions: The positions of watchers that are behind in a log.
+            kept: The backlogs of watchers that are behind in a queue.
+        """
         fence = Fence("stream", "me", 1)
         specs = []
         for number, name in enumerate(names, 1):
@@ -107,7 +112,7 @@ class Scene:
 
 
 class BreakingQueue(InMemoryQueueProducer):
-    """Its advances and pauses raise while the scene says so."""
+    """A queue's producer whose advances and pauses raise while `scene.is_breaking`."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene.broker)
@@ -144,7 +149,7 @@ class BreakingQueue(InMemoryQueueProducer):
 
 
 class Breaking(BreakingQueue, InMemoryProducer):
-    """The same, of a log."""
+    """A log's producer whose advances and pauses raise while `scene.is_breaking`."""
 
 
 class Watching(BaseEventTrigger):
@@ -185,7 +190,7 @@ class Watching(BaseEventTrigger):
 
 
 class Selecting(Watching):
-    """Takes the messages that equal its name, up to a dot."""
+    """Selects the messages that equal its name, or the part of its name before a dot."""
 
     def shared_stream_selector(self) -> SharedStreamSelector:
         return SharedStreamSelector("value", lambda event: event, frozenset({self._wanted}))
@@ -203,7 +208,7 @@ class Selecting(Watching):
 
 
 class Sink:
-    """Stores events at once, and positions and what is set aside too, unless positions are held."""
+    """Stores everything at once, except positions while `held` is a list, and messages while `held_parked` is."""
 
     is_full = False
 
@@ -212,15 +217,15 @@ class Sink:
         self.positions: dict[tuple[int, str], list[Any] | None] = {}
         self.changed = Notifier()
         self.held: list[PositionChange] | None = None
-        """Positions that are not durable yet; None: they are at once."""
+        """Positions that are not durable yet; None: each is durable at once."""
         self.failures: dict[tuple[int, str], int] = {}
         self.parked: dict[int, tuple[int, SetAside, ParkedState]] = {}
-        """By id the watcher, the message, and its state."""
+        """(watcher, message, state of the message), by id."""
         self.is_full_of_parked = False
         self.held_parked: list[ParkedChange] | None = None
         """Parked messages that are not durable yet; None: each is durable at once."""
         self.kept_ever = 0
-        """How many messages were kept."""
+        """The number of messages that were ever stored for a backlog."""
         self._last_id = 0
         self.refuses: Callable[[int, Any], bool] = lambda watcher_id, payload: False
         """Whether the store refuses an event, by watcher and payload."""
@@ -316,7 +321,7 @@ class Sink:
         ]
 
     def stored_backlogs(self) -> tuple[StoredBacklog, ...]:
-        """As the owner of the stream reads them."""
+        """Return the stored backlogs, as the stream's owner reads them."""
         return tuple(
             {
                 (watcher, one.lane): StoredBacklog(watcher, one.lane, one.parked_at)
@@ -326,7 +331,7 @@ class Sink:
         )
 
     def rows(self) -> tuple[LanePosition, ...]:
-        """Where watchers stand in a log, as the owner of the stream reads it."""
+        """Return the stored positions in a log, as the stream's owner reads them."""
         return tuple(
             LanePosition(
                 watcher, lane, position, datetime.now(UTC), self.failures.get((watcher, lane), 0)
@@ -343,7 +348,7 @@ class Sink:
         self.changed.notify_all()
 
     def keep(self) -> None:
-        """As `watchers parked replay --all` does."""
+        """Move all parked messages to the backlogs, as `watchers parked replay --all` does."""
         for id_, (watcher, message, _) in self.parked.items():
             self.parked[id_] = watcher, message, ParkedState.KEPT
 
@@ -359,7 +364,7 @@ class Sink:
     async def until(self, condition: Callable[[], bool]) -> None:
         with anyio.fail_after(10):
             while not condition():
-                # The broker and the runtime tell nobody what has changed there.
+                # The broker and the runtime announce no changes, so look again after 10 ms.
                 with anyio.move_on_after(0.01):
                     await self.changed.wait()
 
@@ -368,7 +373,7 @@ MAX_DELIVERIES = 3
 
 
 def payloads_of(view: HostedView) -> list[Any]:
-    """The payloads of the events that a harness has of a watcher."""
+    """Return the payloads of a watcher's events in a harness."""
     return [event.payload for event in view.events]
 
 
@@ -405,7 +410,7 @@ async def hosting(
     kept: tuple[StoredBacklog, ...] = (),
     **others: Any,
 ) -> AsyncIterator[tuple[Any, ...]]:
-    """Host watchers of these names, by default one that is "sick" and one that is "well"; give the manager and them."""
+    """Host watchers of these names, by default "sick" and "well"; yields the manager and the members."""
     specs = scene.specs(*(names or ("sick", "well")), positions=positions, kept=kept)
     async with Manager(context(sink, **others)) as manager:
         yield manager, *manager.add(specs)

@@ -47,7 +47,7 @@ class Source:
         self.heeds = True
         """Whether a paused lane delivers nothing."""
         self.turns = 0
-        """That others get after each message."""
+        """The number of turns that other tasks get after each message."""
         self.closed = 0
         self.sizes: dict[tuple[Hashable, int], int] = {}
         """The sizes of the messages that differ from `each`."""
@@ -76,7 +76,7 @@ class Source:
 
 
 class PausesAll(SharedStreamProducer):
-    """Takes from its lanes in turns."""
+    """A producer that pulls from its lanes in turns, and can pause only the whole stream."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -137,7 +137,7 @@ class SideBySide(PausesLanes):
 
 
 class FromSource(Watching):
-    """Derives an event from each message of lane 0, and of any other if it is asked to."""
+    """Derives an event from each message of lane 0, and none from other lanes."""
 
     producer: ClassVar[type[PausesAll]] = PausesLanes
 

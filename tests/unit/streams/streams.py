@@ -47,7 +47,7 @@ class Upstream:
         self.send.send_nowait(StopAsyncIteration())
 
     def hold(self, name: str) -> anyio.Event:
-        """Have a filter keep what it is given open until the event that is returned is set."""
+        """Have a filter keep its message open until the returned event is set."""
         gate = anyio.Event()
 
         async def wait(_: Any) -> None:
@@ -57,7 +57,7 @@ class Upstream:
         return gate
 
     def hold_advances(self) -> anyio.Event:
-        """Have advances return only once the event that is returned is set."""
+        """Have advances return only once the returned event is set."""
         gate = anyio.Event()
 
         async def wait(_: Sequence[AdvanceItem]) -> None:
@@ -169,7 +169,7 @@ class Acking(Watching):
 
 
 class Catching(Acking):
-    """Notes in its upstream's `caught` what is raised where it awaits the stream, and lets it pass."""
+    """Appends each error that the stream raises to its upstream's `caught`, and raises it again."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -190,7 +190,7 @@ class Fast(Watching):
 
 
 class Alone(Watching):
-    """Yields what its upstream has, without a stream; `on_filter` is asked as above."""
+    """Yields its upstream's values without a shared stream, and calls `on_filter` before each."""
 
     def shared_stream_key(self) -> None:
         return None

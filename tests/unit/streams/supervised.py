@@ -24,14 +24,14 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Store:
-    """Confirms at once, or keeps what it is given until the test completes it."""
+    """Confirms each event at once, or keeps it in `waiting` until the test completes it."""
 
     def __init__(self) -> None:
         self.is_automatic = True
         self.waiting: list[PendingEvent] = []
         self.payloads: list[Any] = []
         self.room = sys.maxsize
-        """How many may wait before it is full."""
+        """The number of waiting events at which the store is full."""
         self._changed = Notifier()
 
     @property
@@ -83,7 +83,7 @@ class Service:
         )
 
     def host(self, *triggers: Watching) -> list[Member]:
-        """One cohort, as the host adds what the store shows."""
+        """Add the triggers all at once, as the host adds the triggers that it finds in the store."""
         return self.manager.add(
             [
                 self.spec(partial(type(one), **one.serialize()[1]), one.name, one.serialize()[1])
@@ -107,7 +107,7 @@ class Service:
 
     @asynccontextmanager
     async def draining(self) -> AsyncIterator[anyio.Event]:
-        """Drain the manager meanwhile, until the end of the block at most; the event is set once it is drained."""
+        """Drain the manager during the block; the yielded event is set once the manager is drained."""
         is_drained = anyio.Event()
 
         async def drain() -> None:
@@ -121,14 +121,14 @@ class Service:
             tasks.cancel_scope.cancel()
 
     async def settle_down(self) -> None:
-        """Let everybody run who can."""
+        """Let all tasks run until none is ready."""
         quiet = 0
         while quiet < 5:
             await asyncio.sleep(0)
             quiet = 0 if asyncio.get_running_loop()._ready else quiet + 1  # type: ignore[attr-defined]
 
     async def pass_time(self, seconds: float) -> None:
-        """Move the clock, waking whoever falls due on the way, in order."""
+        """Move the clock forward, and let tasks run at each deadline on the way."""
         end = self.clock.monotonic() + seconds
         await self.settle_down()
         while (deadline := self.clock.next_deadline()) is not None and deadline <= end:

@@ -30,7 +30,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def scans(count: int = 5) -> None:
-    """Time for several scans: in it nothing may happen."""
+    """Wait for several scans. During these scans nothing may happen."""
     await anyio.sleep(QUICK * count)
 
 
@@ -168,7 +168,7 @@ async def test_a_file_that_replaced_the_one_that_fired_is_kept_and_fires_itself(
 
 
 class Picky(DirectoryFileDeleteTrigger):
-    """Rejects what is empty."""
+    """Rejects empty files."""
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for event in super().filter_shared_stream(shared_stream):
@@ -220,7 +220,7 @@ async def test_a_file_that_cannot_be_deleted_fires_once_and_is_deleted_as_soon_a
     async with StreamHarness() as streams:
         one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
         with monkeypatch.context() as patch:
-            # As of a file that was made immutable.
+            # Deleting an immutable file raises this error.
             patch.setattr("watchers.directory.delete", refuse)
             (tmp_path / "a").touch()
             await until(lambda: len(one.events) == 1)
@@ -406,7 +406,7 @@ async def test_a_directory_in_which_the_user_may_not_write_is_an_error_of_the_wa
         directory.chmod(0o755)
         (directory / "a").touch()
         done = await anyio.run_process([sys.executable, "-c", _AS_NOBODY, name], check=True)
-        # The log comes there too.
+        # Standard output has the log, too.
         lines = done.stdout.decode().splitlines()
         check, shown = [line for line in lines if line.startswith(("check:", "shown:"))]
         text = f"files in the directory {directory} cannot be renamed and deleted"

@@ -37,7 +37,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def scans(count: int = 10) -> None:
-    """Time for several scans: in it nothing may happen."""
+    """Wait for several scans. During these scans nothing may happen."""
     await anyio.sleep(QUICK * count)
 
 
@@ -150,7 +150,7 @@ async def test_symbolic_links_are_remembered_as_what_they_lead_to_and_never_move
 async def test_a_file_that_the_service_may_not_read_fires_all_the_same(
     tmp_path: Path, claim: str
 ) -> None:
-    # Only its name is looked at; the run may have other rights.
+    # The watcher looks only at the file's name. The run may have other rights.
     (tmp_path / "a.csv").write_text("x")
     (tmp_path / "a.csv").chmod(0)
     async with StreamHarness() as streams:
@@ -220,7 +220,7 @@ async def test_a_name_that_is_not_utf_8_fires_and_its_bytes_are_in_the_event(
         await until(lambda: len(one.events) == 1)
         await scans()
         assert len(one.events) == 1
-    # As keys and attributes of messages that no database can hold as text.
+    # The name cannot be stored as text. Such keys and attributes of messages have the same form.
     assert one.events[0].payload["name"] == "base64:Y2Fm6S5jc3Y="
     assert one.events[0].payload["path"].startswith("base64:")
 
@@ -253,7 +253,7 @@ async def test_the_dialect_of_patterns(
 
 
 class Picky(FilePatternTrigger):
-    """Rejects what is empty."""
+    """Rejects empty files."""
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for event in super().filter_shared_stream(shared_stream):
@@ -427,7 +427,7 @@ def test_the_marker_of_a_move_that_never_came_about_is_deleted_in_time(
     file.path.unlink()
     found = pending(tmp_path)
     assert (found.moved, list(found.intended.values())) == ([], [file.key])
-    # From now on nobody can be about to move it.
+    # From now on the marker counts as too old for a move that is still under way.
     monkeypatch.setattr(moving, "_STALE_NS", 0)
     assert pending(tmp_path) == Pending()
     assert markers(tmp_path) == []
@@ -463,7 +463,7 @@ async def test_a_file_that_cannot_be_moved_is_named_once_and_holds_up_no_other(
     async with StreamHarness() as streams:
         one = await streams.add(watch(tmp_path))
         with monkeypatch.context() as patch:
-            # As of a file of another user in a directory with the sticky bit.
+            # Moving another user's file in a directory with the sticky bit raises this error.
             patch.setattr(Path, "rename", refuse)
             (tmp_path / "a.csv").touch()
             (tmp_path / "b.csv").touch()

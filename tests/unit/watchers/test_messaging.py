@@ -19,7 +19,7 @@ def test_a_url_makes_the_trigger_of_its_broker() -> None:
 
 
 def test_a_pattern_of_topics_may_have_commas() -> None:
-    """It was taken apart at them, and refused for not being alone."""
+    """An earlier version split the pattern at its commas, and refused it because it was not the only topic."""
     trigger = MessageQueueTrigger("kafka:///^orders-.{1,2}")
     assert trigger.serialize()[1]["topics"] == ["^orders-.{1,2}"]
 

@@ -1,4 +1,4 @@
-"""Pictures of schedules that wait for assets: which runs the scheduler's decider makes of events in time."""
+"""Pictures of schedules that wait for assets: which runs the scheduler's decider creates from events over time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,9 +29,10 @@ def axis(start: datetime, days: int, column: timedelta) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class AssetPicture:
-    """Its first row below the axis has the events, by the names of their assets; each other one has a run.
+    """A picture: below the axis, the first row has the events by the names of their assets. Each further row has a run.
 
-    A run that takes events has their names, and `^` when it is made; one that takes none has its data interval.
+    The row of a run that uses events has their names, and `^` at its creation. The row of a run without events has
+    its data interval, and `^`.
     """
 
     schedule: Schedule
@@ -49,7 +50,7 @@ class AssetPicture:
         return "\n".join(row.rstrip() for row in rows) + "\n"
 
     def _rows(self) -> list[str]:
-        """Look each hour, and take what the runs take."""
+        """Look each hour; return a row for each run, which takes its events."""
         waiting: list[tuple[int, str]] = []
         last: DagRunInfo | None = None
         stored: DagRunInfo | None = None

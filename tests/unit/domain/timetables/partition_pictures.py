@@ -1,4 +1,4 @@
-"""Pictures of schedules by partition keys: which runs the scheduler makes of events with keys, in time."""
+"""Pictures of schedules by partition keys: which runs the scheduler creates from events with keys, over time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from triggerer.timetables import PartitionedAssetTimetable
 
 @dataclass(frozen=True)
 class PartitionPicture:
-    """Below the axis there is a row for each asset, with its events by their keys; each other one has a run.
+    """A picture: below the axis there is a row for each asset, with the keys of its events. Each further row has a run.
 
-    A run has the keys of its events, `^` when it is made, and then its own key.
+    The row of a run has the keys of its events, `^` at its creation, and then its own key.
     """
 
     timetable: PartitionedAssetTimetable
     assets: Sequence[Asset]
     events: Sequence[tuple[timedelta, str, str]]
-    """When, the name of the asset, and the key."""
+    """(time since the start, name of the asset, key) of each event."""
     start: datetime
     column: timedelta = timedelta(hours=2)
     days: int = 4
     letters: int = 0
-    """So many of each event's key are shown, the last ones; 0: all."""
+    """The number of letters that are shown at the end of each event's key; 0: all."""
 
     def draw(self) -> str:
         rows = [*axis(self.start, self.days, self.column)]
@@ -40,7 +40,7 @@ class PartitionPicture:
         return "\n".join(row.rstrip() for row in [*rows, *self._runs()]) + "\n"
 
     def _runs(self) -> list[str]:
-        """Look each hour, and make what is due."""
+        """Look each hour; return a row for each due run."""
         schedule = schedule_of(self.timetable)
         assert isinstance(schedule, OnPartitions)
         keys = KeysInMemory(partitioner_of(schedule), None, {})

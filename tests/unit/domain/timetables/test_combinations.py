@@ -1,4 +1,4 @@
-"""Timetables made of others, and workdays."""
+"""Timetables made of other timetables, and timetables of workdays."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice, pairwise

@@ -121,7 +121,7 @@ def examples() -> dict[str, Timetable]:
 
 @pytest.fixture
 def installed(examples: dict[str, Timetable], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if both were packages with entry points."""
+    """Make both examples known as entry points of packages would."""
     points = {
         name: EntryPoint(name, f"{type(one).__module__}:{type(one).__name__}", serialization.GROUP)
         for name, one in examples.items()
@@ -146,7 +146,7 @@ def test_trading_days_know_holidays_and_early_closes(examples: dict[str, Timetab
     for _ in range(3):
         moment = trading.after(moment)
         closes.append(f"{moment:%d. %H:%M}")
-    # Thanksgiving is left out, and the day after it is short; an hour after each close.
+    # Each tick is an hour after a close. Thanksgiving has none, and the exchange closes early on the day after.
     assert closes == ["27. 22:00", "29. 19:00", "02. 22:00"]
     assert trading.after(datetime(2027, 12, 31, 23, tzinfo=UTC)) is None
     assert trading.before(datetime(2006, 1, 2, tzinfo=UTC)) is None
@@ -160,7 +160,7 @@ def test_the_sun_does_not_set_beyond_the_polar_circle_in_summer() -> None:
 
 
 class Broken(TickTimetable):
-    """Right, but for what a subclass spoils."""
+    """A correct timetable. Each subclass breaks one method."""
 
     description = "broken"
 

@@ -69,6 +69,6 @@ def test_the_others_say_what_they_add() -> None:
     "kind", [CronTriggerTimetable, CronDataIntervalTimetable, CronPartitionTimetable]
 )
 def test_a_cron_in_a_column_names_its_zone_unless_that_is_utc(kind: Any) -> None:
-    # Times in the column beside it are in UTC.
+    # The times in the next column are in UTC.
     assert kind("0 7 * * *", timezone="Europe/Berlin").summary == "0 7 * * * (Europe/Berlin)"
     assert kind("0 7 * * *", timezone="UTC").summary == "0 7 * * *"

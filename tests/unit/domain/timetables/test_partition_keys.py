@@ -54,7 +54,7 @@ def chain(
     catchup: bool = True,
     last: DataInterval | None = None,
 ) -> list[tuple[DagRunInfo, str | None]]:
-    """Return the next runs with their keys, as a scheduler makes them that waits for each."""
+    """Return the next runs with their keys, as a scheduler creates them one after the other."""
     found = []
     for _ in range(number):
         info = timetable.next_dagrun_info(
@@ -258,7 +258,7 @@ def test_a_key_leads_back_to_its_run(timetable: Timetable, moment: datetime) -> 
 def test_a_range_holds_the_runs_of_all_partitions_that_begin_in_it(
     timetable: Timetable, moment: datetime, length: int
 ) -> None:
-    """It holds for any distance between a run and its partition, compared with a chain that starts earlier."""
+    """A chain of runs that starts earlier and ends later has the same runs, however far a run is from its partition."""
     end = moment + length * HOUR
     margin = next((days for mark, days in MARGINS.items() if mark in timetable.summary), 12) * DAY
     found = runs_between(timetable, moment, end, now=end + 400 * DAY)

@@ -226,7 +226,7 @@ def test_intervals_leave_nothing_out_and_repeat_nothing_where_clocks_change() ->
 def test_whenever_a_scheduler_asks_around_a_change_no_run_is_in_the_future_and_made_up_for(
     minutes: int,
 ) -> None:
-    """apache/airflow#70089: the tick "before" now lay after it, or the interval had no length."""
+    """apache/airflow#70089: the tick "before" the current time lay after that time, or the interval had no length."""
     for zone, change in (("America/New_York", at("2026-03-08 07:00")), ("America/New_York", at("2026-11-01 06:00")),
                          ("Australia/Lord_Howe", at("2026-10-03 15:30"))):  # fmt: skip
         now = change + timedelta(minutes=minutes)
@@ -290,7 +290,7 @@ def test_a_cron_of_years_that_are_over_asks_for_nothing_and_raises_nothing() -> 
     ids=lambda one: type(one).__name__,
 )  # fmt: skip
 def test_a_start_in_another_zone_is_an_instant_like_others(timetable: Timetable) -> None:
-    """Adding a day to Paris's clock in the night of a clock change would be 23 hours."""
+    """In the night of a clock change, adding a day to Paris's clock would add 23 hours."""
     start = at("2026-03-28 12:00")
     paris_start = start.astimezone(ZoneInfo("Europe/Paris"))
     last = DataInterval(start, start + HOUR)

@@ -25,7 +25,7 @@ def random_expressions(seed: int, number: int) -> list[str]:
     cases, found = Cases(seed), []
     while len(found) < number:
         fields = cases.cron().split()
-        # croniter has its own idea of # and W beside the other kind of day; nobody writes that.
+        # croniter reads # and W in its own way if both fields of days are set. Nobody writes that.
         special = (
             any(mark in fields[2] + fields[-1] for mark in "W#L") if len(fields) == 5 else True
         )

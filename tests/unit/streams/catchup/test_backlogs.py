@@ -1,4 +1,4 @@
-"""Where watchers stand that are behind in lanes of a log."""
+"""The positions of watchers that are behind in lanes of a log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Sink:
-    """Stores nothing, and keeps what it is given."""
+    """Stores nothing, and records the changes that it receives."""
 
     def __init__(self) -> None:
         self.changes: list[PositionChange] = []
@@ -43,7 +43,7 @@ def ignore(_: Exception | None) -> None:
 
 
 def live_in(backlogs: Backlogs, *, position: int, cursor: int) -> Backlog:
-    """The watcher has read so far again, and of that so much is durable; it is live."""
+    """Return the backlog of a live watcher that has read up to `cursor`, and whose stored position is `position`."""
     backlogs.fall_behind(WATCHER, 0, ["log", position], FENCE, NOW, ignore)
     backlog = backlogs.find(0, 1)
     assert backlog is not None
@@ -61,7 +61,7 @@ def test_a_watcher_that_falls_behind_again_rereads_messages_that_are_not_durable
     now = backlogs.find(0, 1)
     assert now is not None
     assert (now.position, now.cursor, now.is_caught_up) == (["log", 3], ["log", 3], False)
-    assert before.is_gone, "what was taken of it counts no more"
+    assert before.is_gone, "what was read of it no longer counts"
     assert list(backlogs.behind(1)) == [now]
     assert backlogs.live == {}
     assert sink.changes[-1].position == ["log", 3]
@@ -77,7 +77,7 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """Later positions are stored as not passed, because a later owner must know of them."""
+    """A position after a gap is stored as the start of the gap, so that a later owner knows of the gap."""
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)
@@ -110,7 +110,7 @@ def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is()
 
 
 class OfPositions(SharedStreamProducer):
-    """The payload of a message is its number."""
+    """The broker payload of a message is the message's number."""
 
     def get_position(self, broker_payload: Any) -> list[Any]:
         return ["log", broker_payload]
@@ -132,7 +132,7 @@ class OfPositions(SharedStreamProducer):
 
 
 def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before() -> None:
-    """It may have missed that, and counts as done with what lies before its place (the simulation's seed 140068)."""
+    """The watcher may have missed 8. At a position of 11 it would count as done with 8 (seed 140068)."""
     lanes = Lanes()
     for seq, number in enumerate((11, 12, 8, 9)):
         lanes.append("lane", seq, number, now=0.0)
@@ -143,7 +143,7 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
-    """8 has failed, and comes again. The broker takes no notice of 11 and 12, which were pulled before that."""
+    """8 has failed, and comes again. 11 and 12 were pulled before, and their advance has no effect at the broker."""
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)
     state = state_of(lanes, backlogs)
@@ -167,7 +167,7 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
 def test_the_broker_is_advanced_to_what_has_failed_behind_others(
     *, was_pulled_before: bool
 ) -> None:
-    """Unless those come again themselves, behind 3, which has failed before that (the simulation's seed 2619)."""
+    """If 3 failed before, the messages are redelivered after 3, and the advance does not count (seed 2619)."""
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)
     state = state_of(lanes, backlogs)

@@ -35,7 +35,10 @@ from triggerer.testing.memory_broker import InMemoryMessage
 
 
 def shown_backlog(scene: Scene, first: int, end: int) -> dict[Any, Any]:
-    """Return the shown backlog of a watcher that missed these: its position in a log, or the messages of a queue."""
+    """Return the backlog that is shown for a watcher that missed the messages from `first` up to `end`.
+
+    For a log the backlog shows a position, and for a queue the messages.
+    """
     return {0: list(range(first, end)) if scene.is_queue else [scene.broker.identity, first]}
 
 
@@ -64,7 +67,7 @@ async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_i
         well = await streams.add(any_scene.watcher("well"))
         any_scene.publish(*range(3))
         await streams.quiesce()
-        # So long since the broadcast.
+        # By now the broadcast lies back much longer than the ack timeout.
         await streams.sleep(100)
         any_scene.fails.clear()
         any_scene.gates["sick", 0] = anyio.Event()
@@ -75,7 +78,7 @@ async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_i
         await streams.sleep(0.2)
         assert isinstance(sick.error, AckTimeout)
         assert sick.behind == shown_backlog(any_scene, 0, 3)
-        # The siblings, and the next filter, have their full time.
+        # The sibling and the next filter still have their full time.
         assert (well.error, payloads_of(well)) == (None, [0, 1, 2])
         any_scene.gates["sick", 0].set()
         await streams.restart(sick)
@@ -136,7 +139,7 @@ async def test_it_falls_behind_only_in_the_lanes_in_which_it_missed_something(sc
         assert sick.behind == {"b": [scene.broker.identity, 0]}
         scene.publish("later", lane="a")
         await streams.quiesce()
-        # It was absent then.
+        # "sick" was absent when "later" was broadcast.
         assert sick.behind == {
             "a": [scene.broker.identity, 1],
             "b": [scene.broker.identity, 0],
@@ -298,7 +301,7 @@ async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_el
         manager.add(specs)
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"] and sink.derived(2) == ["c"])
         scene.publish("d")
-        # Not only once: the first time, nothing is decided yet.
+        # More than once: after the first failure nothing is decided yet.
         await sink.until(lambda: scene.opened.count(("well", "d")) > 2)
         assert sink.derived(1) == ["a", "b", "c", "d"]
         assert scene.broker.committed() == 3
@@ -311,7 +314,7 @@ async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_el
     "18: a watcher's position moves past a message when the derived events are durable"
 )
 async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) -> None:
-    """The reading of the log, which is further, does not go on as if nothing had been."""
+    """The reader is already further in the log, and must go back to the refused message."""
 
     class Late(Sink):
         """Answers for events in the next turn of the event loop."""
@@ -352,7 +355,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
 async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
     scene: Scene,
 ) -> None:
-    """Its sibling has taken the message, and the broker must not forget it before the place is durable."""
+    """The sibling has acked the message. The broker must not advance past it before the position is durable."""
     sink = Sink()
     fence = Fence("stream", "me", 1)
     specs = []
@@ -395,7 +398,7 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
 
 
 class Unmakeable(Watching):
-    """Cannot be made while its scene says so."""
+    """A trigger whose constructor raises while its scene says so."""
 
     def __init__(self, scene: str, name: str) -> None:
         super().__init__(scene, name)
@@ -460,7 +463,7 @@ class Late(Sink):
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
-    """It was not given what came while a message from before was outstanding, and falls behind later (seed 71415)."""
+    """The new filter gets neither "b" nor "c" while "a" is outstanding, and falls behind later (seed 71415)."""
     sink = Late(1)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")
@@ -484,7 +487,7 @@ async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it
 async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_is_durable(
     scene: Scene,
 ) -> None:
-    """No message of the lane comes, with which it could go."""
+    """The lane gets no later message, whose advance would delete the row."""
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
     context = RuntimeContext(sink, sink, restart_first=0.2, restart_longest=0.2)
@@ -513,7 +516,7 @@ async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_i
 async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_before_all_is_durable(
     scene: Scene,
 ) -> None:
-    """No message of the lane comes, with which it could go (the simulation's seed 50050)."""
+    """After "b" the lane gets no later message, whose advance would delete the row (the simulation's seed 50050)."""
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
     async with hosting(scene, sink) as (manager, _, _):
@@ -542,7 +545,7 @@ async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_befor
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
-    """The tail of the first backlog does not adjoin the broadcasts after the second."""
+    """The lane tail of the first backlog ends before the broadcasts of the second backlog begin."""
     async with StreamHarness(catch_up=True, persistence="auto") as streams:
         well = await streams.add(scene.watcher("well"))
         sick = await streams.add(scene.watcher("sick"))
@@ -566,7 +569,7 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
-    """A new trigger's rows are read before it is loaded, and may be deleted by then.
+    """A new trigger's positions are read before the trigger is loaded. Their rows may be deleted by then.
 
     Without a stored position, a broadcast would be lost with the process (the simulation's seed 13687).
     """
@@ -611,7 +614,7 @@ async def test_one_that_has_moved_to_another_stream_is_behind_in_the_one_before_
 
 
 async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: Scene) -> None:
-    """The first one was not, as long as the watcher failed in the other (the simulation's seed 1053)."""
+    """An earlier version did not read the first lane while the watcher failed in the second (seed 1053)."""
     sink = Sink()
     sink.held = []
     scene.fails["sick"] = lambda event: event == "b" or not sink.positions
@@ -625,7 +628,7 @@ async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: S
 
 
 def behind_by(scene: Scene, count: int, name: str) -> list[TriggerSpec]:
-    """A watcher that is behind by all that was published, which the group is not given."""
+    """Return the trigger of a watcher that is behind by `count` messages, which the group does not get again."""
     scene.publish(*range(count))
     scene.broker.seek(count)
     row = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
@@ -666,13 +669,13 @@ async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_eve
 async def test_the_slower_its_filter_the_more_often_one_that_catches_up_gives_way(
     scene: Scene,
 ) -> None:
-    # A filter that computes on the event loop: while it takes a message nobody else runs.
+    # A filter that computes on the event loop: while it processes a message, no other task runs.
     scene.ignores = lambda _: time.sleep(0.001) is None
     sink = Sink()
     specs = behind_by(scene, 200, "slow")
     async with Manager(RuntimeContext(sink, sink)) as manager:
         manager.add(specs)
-        # It begins with a guess.
+        # At first, the runtime has to guess how slow the filter is.
         await sink.until(lambda: len(scene.opened) >= 100)
         most = 0
         with anyio.fail_after(10):
@@ -721,7 +724,7 @@ async def test_one_that_fails_now_and_then_is_not_held_up_as_one_that_takes_noth
 
 
 class Patient(RuntimeContext):
-    """Whose lanes wait for moments, and whose watcher for hours."""
+    """A lane is tried again after 10 ms, but a watcher only after 10 hours."""
 
     def retry_backoff(self) -> Backoff:
         return Backoff(first=0.01, longest=0.01, random=self.random)
@@ -735,7 +738,7 @@ async def test_a_watcher_that_skipped_a_message_and_then_failed_has_not_acked_it
     scene: Scene,
 ) -> None:
     sink = Sink()
-    # The lane stands at "a", while its watcher goes on live in others.
+    # Lane 0 waits at "a", while its watcher continues live in other lanes.
     sink.is_full_of_parked = True
     sink.refuses = lambda watcher_id, payload: (watcher_id, payload) == (1, "a")
     scene.fails["sick"] = lambda event: event == "d"
@@ -759,7 +762,7 @@ async def test_a_watcher_that_skipped_a_message_and_then_failed_has_not_acked_it
 
 
 class Reassigned(InMemoryProducer):
-    """A producer whose lane was reassigned and came back: earlier pulls lie before the redelivered messages."""
+    """A producer whose lane went to another consumer and came back: 2 was pulled before 0, 1 and 2 came again."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         for offset in (2, 0, 1, 2):
@@ -786,7 +789,7 @@ class ReassignedScene(Scene):
     "18: a watcher gets each message of its backlog once, in order, before any newer message"
 )
 async def test_a_watcher_that_falls_behind_also_receives_later_redeliveries() -> None:
-    """It came later, and has taken none of it (the simulation's seed 904158)."""
+    """The redeliveries come after the watcher's first failure, and it has passed none of them (seed 904158)."""
     scene, sink = ReassignedScene(), Sink()
     scene.publish(*range(3))
     scene.fails["sick"] = always

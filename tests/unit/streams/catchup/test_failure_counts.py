@@ -1,4 +1,4 @@
-"""How often a watcher has failed is counted for the message with which it has, and for no other (contract, rule 18)."""
+"""A watcher's failures are counted for the message that failed, and for no other (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Slow(Sink):
         self.is_full_of_parked = True
         self.withheld: list[PendingEvent] = []
         self.counted: list[tuple[int, int]] = []
-        """The offset at which the sick one stands, and how often it has failed there, in the order of the writes."""
+        """(the sick watcher's offset, the number of its failures there), in the order of the writes."""
 
     def submit_nowait(self, *given: Any) -> None:
         if isinstance(given[0], PositionChange):
@@ -42,7 +42,7 @@ class Slow(Sink):
 
 @asynccontextmanager
 async def failing_behind(scene: Scene, sink: Slow) -> AsyncIterator[tuple[Any, Any]]:
-    """The sick watcher has passed "b", whose events are not durable, and has failed five times with "c"."""
+    """Have the sick watcher pass "b", whose events are not durable, and fail with "c" at least five times."""
     scene.fails["sick"] = lambda event: bool(event == "a")
     async with hosting(scene, sink, max_deliveries=100) as (manager, sick, _):
         scene.publish("a", "b", "c")
@@ -60,7 +60,7 @@ async def test_a_refused_message_does_not_take_the_failures_of_the_next(
     async with failing_behind(scene, sink) as (_, sick):
         (event,) = sink.withheld
         event.complete(RowRefused("too large"))
-        # It cannot be set aside, so the lane stands there.
+        # There is no room to park the message, so the lane waits there.
         await sink.until(lambda: "full" in str(sick.catching_up.get(SICK)))
     assert (1, 0) in sink.counted
     assert all(not failures for offset, failures in sink.counted if offset == 1)
@@ -90,7 +90,7 @@ async def test_a_message_of_a_lane_that_is_made_anew_has_not_failed_as_often_as_
         scene.publish("a", "b")
         await sink.until(lambda: sink.failures.get((SICK, "0"), 0) > 3)
         before = scene.opened.count(("sick", "a"))
-        # It stands at "b" of a log that is gone, and reads "a" of the next.
+        # The watcher was at "b" of a log that is gone. Now it reads "a" of the new log.
         scene.broker.identity = "again"
         scene.fails["sick"] = always
         await sink.until(lambda: sink.positions[SICK, "0"] == ["again", 0])

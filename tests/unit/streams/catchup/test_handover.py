@@ -1,4 +1,4 @@
-"""Where one that catches up meets what is broadcast (contract, rule 18)."""
+"""How a watcher that catches up meets the messages that are broadcast (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SICK, WELL = 1, 2
 
 
 class Held(Breaking):
-    """An advance with a failed message waits for the test."""
+    """A producer whose advance waits for the test if one of the messages has failed."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         assert isinstance(self.scene, Lively)
@@ -54,7 +54,7 @@ class Held(Breaking):
 
 
 class Lively(Scene):
-    """Watchers whose live filters raise as soon as they are started, while the scene says so."""
+    """Watchers whose live filters raise at their start while their name is in `without_live`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Lively(Scene):
         return Living(scene=self.name, name=name)
 
     def row(self, watcher_id: int, place: int) -> LanePosition:
-        """It stands there."""
+        """Return the position of a watcher that is at `place` in lane 0."""
         return LanePosition(watcher_id, "0", [self.broker.identity, place], datetime.now(UTC))
 
 
@@ -138,7 +138,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.timeout(30)
 async def test_one_at_the_head_whose_live_filter_is_away_lets_others_run(scene: Lively) -> None:
-    """It looked for its next message in memory again and again, and nothing else had its turn."""
+    """An earlier version looked in memory for the next message all the time, and no other task had its turn."""
     scene.without_live.add("sick")
     context = RuntimeContext(scene.sink, scene.sink, restart_first=1000.0, restart_longest=1000.0)
     async with Manager(context) as manager:
@@ -165,7 +165,7 @@ async def test_one_at_the_head_of_a_quiet_lane_goes_live_when_its_live_filter_is
 
 @pytest.mark.parametrize("place", [0, 2, 3])
 async def test_one_has_caught_up_where_only_places_without_a_message_are_left(place: int) -> None:
-    """After a transaction, or where retention has deleted the rest: it was behind until the lane's next message."""
+    """Transactions and retention leave such places. An earlier version stayed behind until the lane's next message."""
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")
     scene.broker.seek(3)
@@ -180,7 +180,7 @@ async def test_one_has_caught_up_where_only_places_without_a_message_are_left(pl
 
 
 async def test_a_position_goes_that_lies_behind_places_without_a_message() -> None:
-    """The broker is never advanced past those."""
+    """The broker is never advanced past places without a message."""
     scene, sink = MarkedScene(), Sink()
     scene.fails["sick"] = lambda event: event == "c"
     async with hosting(scene, sink):
@@ -193,14 +193,14 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """It did not know of these places, and waited for the broker to be advanced past them."""
+    """An earlier version's new owner did not know of the places, and waited for an advance past them."""
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")
     scene.broker.seek(3)
     sink.positions[SICK, "0"] = [scene.broker.identity, 2]
     async with hosting(scene, sink, positions=sink.rows()) as (_, sick, _):
         await sink.until(lambda: sink.derived(SICK) == ["c"] and not sick.catching_up)
-    # The broker was told of all but the last.
+    # The broker does not know of the last advance.
     scene.broker.seek(2)
     async with hosting(scene, sink, positions=sink.rows()):
         await sink.until(lambda: sink.derived(WELL) == ["c"])
@@ -220,7 +220,7 @@ async def test_failures_are_stored_of_a_message_behind_places_without_one() -> N
 
 
 async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
-    """The last of it was broadcast meanwhile and is in memory, where nothing tells what lies behind."""
+    """The last message was broadcast meanwhile and is read from memory, which does not know the positions after it."""
     scene, sink = MarkedScene(), Sink()
     scene.gates["well", "a"] = anyio.Event()
     context = RuntimeContext(sink, sink, settings=RuntimeSettings(max_outstanding=2))
@@ -241,7 +241,7 @@ async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
 async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
     scene: Lively,
 ) -> None:
-    """Where it stood then it would have counted as having read the one that comes again."""
+    """A watcher that fell behind at "b" would count as having read "a", which comes again."""
     context = RuntimeContext(scene.sink, scene.sink, restart_first=0.01, restart_longest=0.01)
     scene.fails["sick"] = scene.fails["well"] = lambda event: event == "a"
     async with Manager(context) as manager:
@@ -263,7 +263,7 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
 
 
 def test_a_redelivery_of_an_earlier_message_does_not_adjoin_the_next() -> None:
-    """It had been broadcast up to 4 when somebody fell behind at 2."""
+    """The lane had been broadcast up to 4 when a watcher fell behind at 2."""
     lane_tail = LaneTail(["log", 4], most=10)
     lane_tail.append(Message(["log", 2], "c", None), 0)
     assert lane_tail.newest is None
@@ -285,7 +285,7 @@ def test_broadcasts_of_a_recreated_lane_stay_in_the_tail() -> None:
 async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_another(
     scene: Lively, *, breaks: bool
 ) -> None:
-    """Nobody may publish in that lane for a long time: it was stored until then."""
+    """The lane's next message may come much later. An earlier version stored the row until then."""
     sink = scene.sink
     scene.fails["sick"] = lambda event: bool(event == "b")
     async with hosting(scene, sink) as (manager, *_):
@@ -308,7 +308,7 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
 async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_given_up(
     scene: Lively,
 ) -> None:
-    """The broker learned of both at once, and no later message came (the simulation's seed 2619)."""
+    """One advance has both messages, and no later message comes (the simulation's seed 2619)."""
     sink = scene.sink
     scene.broker.max_deliveries = 1
     scene.may_fail.set()
@@ -326,7 +326,10 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(scene: Lively) -> None:
-    """Its row went before that came, and it failed for all, until it was given up (the simulation's seed 2619)."""
+    """Its row was deleted before the redelivery (the simulation's seed 2619).
+
+    So the message failed for all watchers, until the broker gave it up.
+    """
     sink = scene.sink
     scene.broker.max_deliveries = 2
     scene.fails["sick"] = scene.fails["well"] = always
@@ -349,7 +352,7 @@ async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(sce
 
 
 async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:
-    """It may be 4 MiB for each lane, until somebody falls behind there again."""
+    """A lane tail may take 4 MiB, and would stay until a watcher falls behind in the lane again."""
     sink = scene.sink
     scene.fails["sick"] = lambda _: True
     async with hosting(scene, sink) as (manager, sick, _):
@@ -382,9 +385,10 @@ def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> 
 
 
 class Counting(Breaking):
-    """Counts what it is asked. It has no lane "gone", nobody tells where "leaderless" ends, and neither can be read.
+    """Counts the look-ups of lane ends, and the readings.
 
-    There is a lane "empty".
+    The lane "gone" does not exist, the end of "leaderless" is unknown, and neither can be read.
+    The lane "empty" has no messages.
     """
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
@@ -418,14 +422,14 @@ class Counted(Scene):
         super().__init__()
         self.looks = self.readings = 0
         self.may_tell = anyio.Event()
-        """Told where lanes end, as they did when it was asked."""
+        """Set while look-ups may return. A look-up returns the ends as they were at its start."""
         self.may_tell.set()
 
     def watcher(self, name: str) -> Watching:
         return WatchingCounting(scene=self.name, name=name)
 
     def rows(self, *lanes: str) -> tuple[LanePosition, ...]:
-        """The sick one has read nothing of these lanes."""
+        """Return the positions of a sick watcher that has read nothing of these lanes."""
         begin, now = [self.broker.identity, 0], datetime.now(UTC)
         return tuple(LanePosition(SICK, f'"{lane}"', begin, now) for lane in lanes)
 
@@ -435,14 +439,14 @@ async def test_a_lane_whose_end_nobody_tells_holds_up_no_other() -> None:
     scene, sink = Counted(), Sink()
     scene.publish("first", lane="leaderless")
     scene.publish(*range(5), lane="led")
-    # Nothing is broadcast.
+    # The broker has advanced past all messages, so none is broadcast.
     scene.broker.seek(1, lane="leaderless")
     scene.broker.seek(5, lane="led")
     rows = scene.rows("leaderless", "led")
     async with hosting(scene, sink, positions=rows) as (_, sick, _):
         await sink.until(lambda: sink.derived(SICK) == [*range(5)])
         await sink.until(lambda: "lead" in str(sick.catching_up[SICK]))
-        # With what is broadcast next it goes on live there.
+        # The next broadcast of the lane lets the watcher go live there.
         scene.publish(5, lane="led")
         await sink.until(lambda: sink.positions[SICK, '"led"'] is None)
         assert sink.derived(SICK) == [*range(6)]
@@ -470,7 +474,7 @@ async def test_one_that_is_behind_in_a_lane_that_was_made_anew_and_is_empty_has_
 async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was not, where it waited for a message of that lane then (the simulation's seed 902532)."""
+    """An earlier version did not ask again while the watcher waited for a message of that lane (seed 902532)."""
     monkeypatch.setattr("triggerer.streams.catchup.reading.backlog_reader._IDLE_S", 0.02)
     scene, sink = Counted(), Sink()
     scene.may_tell = anyio.Event()
@@ -483,10 +487,10 @@ async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_mea
         scene.publish("first", lane="led")
         await sink.until(lambda: sink.positions.get((SICK, '"led"'), 0) is None)
         await sink.until(lambda: 1 in sink.derived(SICK))
-        # From now on it is behind in that lane alone, and its reading does not end.
+        # From now on the watcher is behind in "other" alone, and the reading of "other" does not end.
         before = scene.readings
         with anyio.move_on_after(0.1):
-            # If that has not begun already.
+            # Wait for that reading, unless it has already begun.
             await sink.until(lambda: scene.readings > before)
         scene.may_tell.set()
         await sink.until(lambda: not sick.catching_up)

@@ -1,4 +1,4 @@
-"""The ends of a log's lanes: one look for all who ask at nearly the same time."""
+"""The ends of a log's lanes: one look-up serves all tasks that ask at nearly the same time."""
 
 from collections.abc import Hashable, Mapping
 from datetime import datetime
@@ -12,7 +12,7 @@ from triggerer.streams.clock import SystemClock
 
 
 class _Log:
-    """Answers when it is let."""
+    """A producer that answers once the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -42,7 +42,7 @@ async def test_those_who_ask_together_share_a_look_and_those_who_ask_meanwhile_t
                 tasks.start_soon(ask)
             await anyio.wait_all_tasks_blocked()
         log.may_answer.set()
-    # The first look began before the others asked, so they need another one.
+    # The first look-up began before the other tasks asked, so they need another one.
     assert found == [("log", 1)] * 100 + [("log", 2)] * 100
 
 

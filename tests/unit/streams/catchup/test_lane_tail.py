@@ -35,7 +35,7 @@ def test_a_message_that_made_room_is_not_covered() -> None:
 async def test_messages_that_left_the_memory_while_a_filter_worked_are_read_from_the_log(
     scene: Scene, sink: Sink
 ) -> None:
-    """It was passed over: 961 of 3,041 messages, for one that waited half a second in a busy lane."""
+    """An earlier version skipped 961 of 3,041 messages for a filter that waited half a second in a busy lane."""
     scene.fails["sick"] = lambda event: event == 0
     async with hosting(scene, sink):
         scene.publish(0)

@@ -15,7 +15,7 @@ from triggerer.testing import HostedView, InMemoryBroker, InMemoryProducer, Stre
 
 
 class WithoutEnds(InMemoryProducer):
-    """It can read a lane again, and that is all."""
+    """A producer that can read a lane again, but cannot tell where its lanes end."""
 
     find_positions = SharedStreamProducer.find_positions
 

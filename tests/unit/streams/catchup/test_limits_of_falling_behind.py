@@ -1,4 +1,4 @@
-"""Where nobody can fall behind, and where nothing more can be stored for who is (contract, rule 18)."""
+"""When no watcher can fall behind, and when the store has no room for watchers that are behind (contract, rule 18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who catch up have one bound together for what the store has not confirmed yet."""
+"""All watchers that catch up share one bound for events that the store has not confirmed yet."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_live_delivery_waits_for_a_bounded_number_of_rows_however_many_cat
 
 @pytest.mark.rule("7: during catch-up the ack timeout begins when the filter gets the message")
 async def test_while_the_store_is_away_no_filter_that_catches_up_is_late(any_scene: Scene) -> None:
-    """Otherwise an hour without a database sets aside messages with which nothing is wrong."""
+    """Otherwise, after an hour without a database, valid messages would be parked."""
     any_scene.fails["sick"] = always
     async with StreamHarness(catch_up=True, persistence="manual", ack_timeout=10) as streams:
         await streams.add(any_scene.watcher("well"))

@@ -32,7 +32,7 @@ class WithEndsThatFail(Breaking):
 
 
 class Slow(WithoutEnds):
-    """Opening a connection for each reading takes far longer than an idle reader keeps its place."""
+    """Each reading opens a connection, which takes far longer than an idle reader keeps its slot."""
 
     async def read_lane(self, lane: Hashable, position: Any) -> AsyncIterator[Any]:
         await anyio.sleep(10 * IDLE_S)
@@ -49,7 +49,7 @@ class WatchingWithoutEnds(Watching):
 
 
 class SceneWithoutEnds(Scene):
-    """Each watcher is behind in a lane of its own, with the watcher's number, from the first message on.
+    """Each watcher is behind from the first message on, in the lane that has the watcher's number.
 
     The ends of the lanes are unknown, so no watcher goes live before a broadcast.
     """
@@ -87,7 +87,7 @@ async def member(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterat
 async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_reading(
     scene: SceneWithoutEnds, producer: type[Breaking], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight of them kept all places, and the ninth read nothing."""
+    """In an earlier version eight such watchers kept all reader slots, and the ninth read nothing."""
     monkeypatch.setattr(scene, "producer", producer)
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
@@ -103,7 +103,7 @@ async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_rea
 
 
 async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutEnds) -> None:
-    """It counted as read to its end, and who had been given nothing left its place to others for minutes."""
+    """In an earlier version such a log counted as read to its end, and its reader gave up the slot for minutes."""
     scene.producer = Slow
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
@@ -125,7 +125,7 @@ async def test_a_place_is_had_at_once_where_another_only_waits(
         host(1)
         await sink.until(lambda: sink.derived(1) == ["a", "b"])
         await anyio.sleep(3 * IDLE_S)
-        # From now on its clock does not tick while this test lasts.
+        # From now on, the waiting reader's idle time does not end during this test.
         monkeypatch.setattr(backlog_reader, "_IDLE_S", 60)
         await anyio.sleep(3 * IDLE_S)
         host(2)
@@ -159,7 +159,7 @@ async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
 async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """A message that the poll has not reached wakes nobody, and the others may read for hours."""
+    """A message that the poll has not reached wakes no reader, and the readers in the slots may read for hours."""
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)
     monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)
@@ -196,7 +196,7 @@ async def test_places_are_given_in_order_and_none_is_lost_to_one_who_waits_no_mo
         scopes[0].cancel()
         first.end()
         first.end()
-        # It has the place by now, and has not run.
+        # By now this task has the slot, but it has not run yet.
         scopes[1].cancel()
     assert got[-2:] == [2, 3]
     assert readers.is_free

@@ -1,4 +1,4 @@
-"""A watcher is set back in a log in memory because somebody asks for it (contract, rule 18)."""
+"""Replays: an operator sets a watcher back, in a log in memory (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_it_is_set_back_to_a_time(scene: Scene) -> None:
 @pytest.mark.rule("a replay without messages never ends, so no other replay can begin")
 @pytest.mark.parametrize("reemit", [False, True])
 async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene, reemit: bool) -> None:
-    """kurrent-io/KurrentDB#1438: it left "replaying" set."""
+    """kurrent-io/KurrentDB#1438: a replay of nothing left "replaying" set."""
     async with StreamHarness(catch_up=True) as streams:
         one = await streams.add(scene.watcher("one"))
         await streams.replay(one, reemit=reemit)
@@ -121,7 +121,7 @@ async def test_one_that_is_behind_at_an_earlier_place_stays_there(scene: Scene) 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 async def test_it_is_never_set_forward_past_what_the_group_has_not_broadcast(scene: Scene) -> None:
-    """The group is further back than the time that was asked for."""
+    """The group has not yet broadcast the messages of the requested time."""
     scene.publish(*range(10))
     scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(10)]
     async with StreamHarness(catch_up=True, persistence="manual") as streams:
@@ -170,7 +170,7 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
         scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(5)]
         await streams.restart(one)
         await streams.quiesce()
-        # It fails again, and is tried again as soon as it is set back: there is another message before that now.
+        # The watcher fails at 3 again. The replay does not wait for the delay, because earlier messages come first now.
         await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
         await streams.quiesce()
         assert payloads_of(one) == [0, 1, 2, 2]
@@ -184,7 +184,7 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
 
 
 class Kept(Sink):
-    """Keeps what a database would: events by key, positions, and the ends of requests unless they are held."""
+    """Stores what a database would: events by key, positions, and the ends of requests unless `ends_are_lost`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
         sink.held = []
         manager.rewind(member, [AGAIN])
         await sink.until(lambda: bool(sink.held))
-        # It is live until its place is durable, and has this one. It was not in the log at that moment.
+        # The watcher is live until its position is durable, and gets 3 live. The log had no 3 when the replay began.
         scene.publish(3)
         await sink.until(lambda: len(sink.events) == 4)
         sink.release()
@@ -275,7 +275,7 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
         await sink.until(lambda: sink.ended == {7})
     scene.fails.clear()
     scene.publish(6)
-    # As a broker that was not told of the last messages.
+    # The broker does not know of the last advances.
     scene.broker.seek(2)
     async with hosting(scene, sink) as (manager, _):
         await sink.until(lambda: len(sink.events) == 13)
@@ -289,7 +289,7 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
 async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_first_time(
     scene: Scene,
 ) -> None:
-    """Its owner dies when the places are durable and the request has not ended."""
+    """The owner dies when the positions are durable and the request has not ended."""
     sink = Kept()
     sink.ends_are_lost = True
     async with hosting(scene, sink) as (manager, member):
@@ -316,7 +316,7 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
 async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
     scene: Scene,
 ) -> None:
-    """Its watcher has fallen behind at what came meanwhile, and the place of that is stored after it."""
+    """The watcher falls behind at a later message. The position of that is stored after the position of the replay."""
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])
@@ -353,7 +353,7 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
         manager.add([_spec(scene, "other", 2, sink)])
         scene.gates["other", 2] = slow = anyio.Event()
         scene.publish(*range(5))
-        # The broker is not advanced past what the other one has open.
+        # The broker does not advance past the message that "other" has open.
         await sink.until(lambda: len(sink.events) == 7)
         scene.gates["one", 3] = reading = anyio.Event()
         manager.rewind(member, [ReplayRequest(7, 1, None, reemit)])
@@ -362,13 +362,13 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
         await sink.until(lambda: scene.broker.committed() == 5)
         assert sink.rows
         reading.set()
-        # Nobody may come for a long time with whose message the row could go.
+        # The row must not wait for the lane's next message, which may come much later.
         await sink.until(lambda: not sink.rows)
         assert len(sink.events) == (15 if reemit else 10)
 
 
 class Fragile(InMemoryProducer):
-    """A producer that reads nothing if it is the scene's first, and whose poll raises when a test says so."""
+    """A scene's first producer of this class reads nothing, and its poll raises when a test says so."""
 
     first: ClassVar[dict[InMemoryBroker, anyio.Event]] = {}
 
@@ -390,7 +390,7 @@ class WatchingFragile(Watching):
 async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_meanwhile(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its place is durable only when another group has begun, which is further back than what was asked for."""
+    """The position becomes durable under another group, which has not yet broadcast the requested time."""
     monkeypatch.setattr(f"{__name__}.Watching", WatchingFragile)
     Fragile.first[scene.broker] = may_raise = anyio.Event()
     sink = Kept()

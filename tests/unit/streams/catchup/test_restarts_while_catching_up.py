@@ -1,4 +1,4 @@
-"""`StreamHarness.restart` at a moment at which not everything has ended that began before it."""
+"""`StreamHarness.restart` while work that began before the restart is still under way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.testing import HostedView, StreamHarness
 
 
 class WatchingSlowly(Watching):
-    """Waits at gates before it pulls anything to catch up, and while it is cleaned up."""
+    """Waits at the gates "catch up", before its catch-up filter pulls a message, and "cleanup"."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -44,7 +44,7 @@ def slowly(scene: Scene, name: str) -> Watching:
 async def behind_and_waiting(
     scene: Scene, streams: StreamHarness
 ) -> tuple[HostedView, anyio.Event]:
-    """Return one that is behind with three messages, and what it waits for at the first when it is tried again."""
+    """Return a watcher that is behind by three messages, and the event for which its next try of the first waits."""
     scene.fails["sick"] = always
     await streams.add(scene.watcher("well"))
     sick = await streams.add(scene.watcher("sick"))
@@ -58,7 +58,7 @@ async def behind_and_waiting(
 async def test_a_message_that_was_open_at_the_restart_and_fails_is_tried_again(
     any_scene: Scene, times: int
 ) -> None:
-    """A filter that waits for the outside finds out late that it fails: the cause may have been mended meanwhile."""
+    """A filter that awaits an outside service may fail late, when the cause has already been mended."""
     async with StreamHarness(catch_up=True) as streams:
         sick, gate = await behind_and_waiting(any_scene, streams)
         failures = iter([True] * times)

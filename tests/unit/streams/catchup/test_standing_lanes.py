@@ -1,4 +1,4 @@
-"""A lane whose message nobody can pass is shown, with the reason, until it goes on."""
+"""A standing lane is shown, with the reason, until the lane continues."""
 
 import pytest
 

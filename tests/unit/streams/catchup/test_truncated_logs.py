@@ -1,4 +1,4 @@
-"""A log loses its end while a watcher is behind there, and its numbers are used again for other messages."""
+"""A log loses its end while a watcher is behind in it, and new messages get the lost offsets again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Used(NamedTuple):
 
 
 class Cut(str):
-    """As the incarnation of Kafka's positions: it tells which cuts were known."""
+    """Like the incarnation in Kafka's positions, it tells which cuts were known."""
 
     __slots__ = ("used",)
     used: tuple[Used, ...]
 
 
 class Cutting(Scene):
-    """Its log can be cut once. The poll finds that at once, and goes back."""
+    """A scene whose log can be cut once. The poll notices the cut at once, and goes back."""
 
     since: int | None = None
 
@@ -109,22 +109,22 @@ def new_in(in_flight: list[str]) -> list[str]:
 
 
 async def behind_at(scene: Cutting, sink: Sink, stuck_at: str, end: int) -> None:
-    """Have the sick one fall behind at a message, and the other read on to the end."""
+    """Have the sick watcher fall behind at a message, and its sibling read on to the end."""
     scene.fails["sick"] = lambda event: event == stuck_at
     scene.publish(*old(0, 10))
     await sink.until(lambda: scene.broker.committed() == 10)
-    # From here on it is kept in memory.
+    # From here on, the lane tail keeps the messages in memory.
     scene.publish(*old(10, end))
     await sink.until(lambda: scene.broker.committed() == end)
 
 
 async def live_with_its_row(scene: Cutting, sink: Sink, manager: Manager, end: int) -> anyio.Event:
-    """Have the sick one catch up to the end; the other has a message open before that, until the event is set."""
+    """Have the sick watcher catch up to the end, while "well" has "old 9" open until the returned event is set."""
     gate = scene.gates["well", "old 9"] = anyio.Event()
     scene.fails["sick"] = lambda event: event == "old 3"
     scene.publish(*old(0, 6))
     (stream,) = manager.streams.values()
-    # Its live filter is back before the message at which the other waits.
+    # The sick watcher's live filter is back before "well" waits at "old 9".
     await sink.until(lambda: scene.broker.committed() == 6 and len(stream.group.subscribers) == 2)
     scene.publish(*old(6, end))
     await sink.until(lambda: ("well", "old 9") in scene.opened)
@@ -134,7 +134,7 @@ async def live_with_its_row(scene: Cutting, sink: Sink, manager: Manager, end: i
 
 
 def is_caught_up(manager: Manager) -> bool:
-    """Whether the sick one has caught up, and its row is still there."""
+    """Whether the sick watcher has caught up, and the row of its position is still there."""
     (stream,) = manager.streams.values()
     backlog = stream.behind.backlogs.find(0, SICK)
     return backlog is not None and backlog.is_caught_up
@@ -162,7 +162,7 @@ async def test_a_watcher_that_is_behind_reads_the_new_messages_and_not_the_lost_
 
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
-    """The new messages lie before the position where it went live, and counted as read."""
+    """The new messages lie before the position where the watcher went live. An earlier version counted them as read."""
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink) as (manager, *_):
         gate = await live_with_its_row(scene, sink, manager, 20)
@@ -210,7 +210,7 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
 
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_watcher_that_fails_with_a_lost_message_misses_no_later_one() -> None:
-    """The store refuses its event, and the decision comes after the watcher has read to the end."""
+    """The store refuses the message's event. The message is decided only after the watcher has read to the end."""
     scene, sink = Cutting(), Sink()
     sink.refuses = lambda watcher, payload: (watcher, payload) == (SICK, "old 15")
     async with hosting(scene, sink) as (manager, *_):

@@ -67,7 +67,7 @@ async def test_at_a_groups_bound_in_bytes_the_poll_pauses_until_half_of_it_is_ad
         service.host(kind(source.name))
         source.publish(100)
         await service.settle_down()
-        assert len(source.pulled) == 11, "one was in hand when the bound was seen"
+        assert len(source.pulled) == 11, "the poll had pulled one more when it saw the bound"
         assert group_of(service).outstanding == 10
         assert group_of(service).state.lanes.outstanding_bytes == 1_000
         assert source.told == [("pause", None)]
@@ -129,11 +129,11 @@ async def test_a_message_that_alone_is_larger_than_the_bounds_passes(
         service.host(kind(source.name))
         source.publish(20, lane=0)
         await service.settle_down()
-        assert len(service.store.waiting) == 1, "nothing beside it"
+        assert len(service.store.waiting) == 1, "no other message is broadcast beside the large one"
         for _ in range(20):
             lanes = group_of(service).state.lanes
             if any(entry.size_bytes > 100 for entry in group_of(service).state.ledger.entries):
-                assert lanes.outstanding_bytes < 5_000 + 50, "it filled the lane"
+                assert lanes.outstanding_bytes < 5_000 + 50, "the large message filled the lane"
             await confirm_everything(service)
         assert source.advanced == {0: list(range(20))}
         assert group_of(service).state.lanes.full == {}
@@ -169,7 +169,7 @@ async def test_however_messages_are_sized_the_bounds_in_bytes_hold_and_all_are_a
 
 
 async def test_large_messages_that_all_have_read_soon_leave_the_memory(source: Source) -> None:
-    # However many are left: otherwise the ledger deletes what all have read when it is half, or 512.
+    # By their number alone, the ledger deletes read messages only if they are 512, or half of its list.
     source.each = 1024 * 1024
     Gated.gate = anyio.Event()
     settings = bounds(max_outstanding_bytes=10**9, max_outstanding_bytes_per_lane=10**9)

@@ -62,7 +62,7 @@ async def test_an_unconfirmed_event_takes_56_bytes_and_nobody_keeps_its_payload(
         await service.settle_down()
         assert len(service.store.waiting) == 4
         gc.collect()
-        # The filter holds the last one, as its loop's variable or its own frame does.
+        # The filter's frame still refers to the last payload.
         assert [event() for event in kept[:-1]] == [None] * 3
         assert ordinals == [0, 1, 0, 1]
         assert {sys.getsizeof(one) for one in service.store.waiting} == {56}

@@ -39,7 +39,7 @@ async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
         service.host(FromSource(source.name))
         source.publish(100)
         await service.settle_down()
-        # The eleventh was in hand when the bound was seen; nothing is pulled after it.
+        # The poll had already pulled the eleventh when it saw the bound, and then stopped pulling.
         assert len(source.pulled) == 11
         assert group_of(service).outstanding == 10
         assert source.told == [("pause", None)]
@@ -77,7 +77,7 @@ async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> N
             assert len(service.store.waiting) <= settings.max_pending + 1
             assert group.outstanding <= settings.max_outstanding
             assert all(lane.outstanding <= 20 for lane in group.state.lanes)
-            # As many again may have been read by all, and a few are in the hands of producer, poll and filters.
+            # As many messages again may be read by all and not deleted yet. Producer, poll and filters have a few.
             assert len(Raw.alive) <= 2 * settings.max_outstanding + 5
             most = max(most, len(Raw.alive))
             # The store confirms one at a time: it lags all the time.
@@ -153,7 +153,7 @@ async def test_a_message_of_a_paused_lane_waits_with_the_whole_poll(
         source.publish(20, lane=1)
         await service.settle_down()
         assert [one.outstanding for one in group_of(service).state.lanes if one.key == 0] == [4]
-        # Told again: it may have forgotten, when the lane went to another member and came back.
+        # The producer is asked again: if the lane went to another consumer and came back, the pause is forgotten.
         assert source.told == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
         while source.count(0) < 20:
             assert service.store.waiting
@@ -162,7 +162,7 @@ async def test_a_message_of_a_paused_lane_waits_with_the_whole_poll(
             assert all(lane.outstanding <= 4 for lane in group_of(service).state.lanes)
         assert source.advanced == {0: list(range(20)), 1: list(range(20))}
         assert source.told.count(("pause", None)) == source.told.count(("resume", None))
-        # After the last pause the lane was relieved, and stays so.
+        # After the last pause the lane is resumed, and is not paused again.
         assert source.told[-1] in {("resume_lane", 0), ("resume", None)}
         assert group_of(service).state.lanes.full == {}
 
@@ -202,7 +202,7 @@ async def test_draining_advances_what_is_outstanding_in_a_paused_lane_and_pulls_
             await confirm_everything(service)
             with anyio.fail_after(30):
                 await service.settle_down()
-        # One more was in hand, or on its way, when the drain began.
+        # The poll may have pulled one more message when the drain began.
         assert source.advanced == {0: [0, 1, 2, 3]}
         assert len(source.pulled) <= 5
 

@@ -124,7 +124,7 @@ async def test_a_filter_that_swallows_the_end_of_its_stream_is_failed_all_the_sa
         upstream.put(0)
         await service.settle_down()
         await service.pass_time(60)
-        # Not yet cancelled: it may be finishing what it does.
+        # The filter is not cancelled yet, because it may be finishing its work.
         assert upstream.outcomes() == {0: (0, 1, 0)}
         await service.pass_time(10)
         assert isinstance(one.error, AckTimeout)
@@ -140,7 +140,7 @@ async def test_a_filter_that_swallows_the_end_of_its_stream_is_failed_all_the_sa
 
 
 class Deaf(Acking):
-    """Takes a cancellation for a reason to go on, or to return."""
+    """Swallows a cancellation, and then continues, returns or raises, as its name says."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -165,7 +165,7 @@ async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothin
     upstream: Upstream, name: str
 ) -> None:
     async def shielded(_: object) -> None:
-        # As a producer whose commit must not be torn: the pump comes back once the filters have ended.
+        # Like a producer that must not interrupt its commit: the pump continues only after the filters have ended.
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.1)
 
@@ -226,7 +226,7 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # It awaits the next event when the store's answer is overdue; 1 is broadcast before it has learned of that.
+        # The filter awaits the next event when the store's answer is overdue. 1 is broadcast before it is woken.
         (subscriber,) = group_of(service).subscribers
         upstream.put(1, lane="other")
         group_of(service).subscribers.fail(subscriber, AckTimeout("late"))
@@ -250,7 +250,7 @@ async def test_nobody_stays_among_the_readers_once_it_has_left(upstream: Upstrea
 async def test_an_event_derived_after_a_rejection_never_makes_an_empty_batch(
     upstream: Upstream,
 ) -> None:
-    """The lane is ready and waits for another lane's advance; then it is no longer ready."""
+    """A ready lane waits for another lane's advance. A late event then makes the lane unready again."""
     advance, decide = anyio.Event(), anyio.Event()
     sizes: list[int] = []
 
@@ -310,7 +310,7 @@ async def test_a_joiner_is_bounded_by_its_queue_also_where_nobody_was_before(
         (one,) = service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The poll looks for room while nobody is there, and then somebody joins.
+        # The poll looks for room while the group has no subscriber. Then the member joins again.
         upstream.put(*range(1, 10))
         await service.settle_down()
         await service.pass_time(1)
@@ -412,7 +412,7 @@ async def test_the_fast_path_keeps_no_event_that_everybody_has_read(upstream: Up
 async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_than_the_bound(
     upstream: Upstream,
 ) -> None:
-    """The store still holds what the ack timeout gave up on."""
+    """The store still has the events of messages that failed by the ack timeout."""
     settings = RuntimeSettings(ack_timeout=10, max_pending=5, close_timeout=0.5)
     async with supervised(settings) as service:
         service.store.is_automatic = False
@@ -424,7 +424,7 @@ async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_
             upstream.fail(OSError("broker gone"))
             upstream.put(*range(10))
             await service.pass_time(120)
-        # One more for each time that the filter was started: it is asked to wait once it has yielded.
+        # Each start of the filter adds one event, because the filter has to wait only after it has yielded one.
         starts = service.states.count(("one", "running"))
         assert len(service.store.waiting) <= 5 + starts
         service.store.is_automatic = True

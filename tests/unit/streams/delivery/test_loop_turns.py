@@ -1,4 +1,4 @@
-"""However many read a stream, and however much of it is at hand, others get their turns of the event loop."""
+"""Other tasks get turns of the event loop, however many filters read a stream with many fetched messages."""
 
 from __future__ import annotations
 

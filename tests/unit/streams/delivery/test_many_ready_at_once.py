@@ -1,4 +1,4 @@
-"""When very many events become ready in one instant, they are advanced in order and everybody else gets turns."""
+"""When very many events become ready in one instant, they are advanced in order and other tasks get turns."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
@@ -120,7 +120,7 @@ def test_of_several_lanes_no_more_are_taken_together_than_hold_so_many_events() 
     assert found == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
     for one in taken_lanes:
         lanes.finish(one)
-    # Those that have waited longer come first; of each lane what is left.
+    # Lanes that have waited longer come first. Each batch has the rest of its lane.
     _, batches = lanes.take_together(100, 100)
     found = [[item.broker_payload for item in batch] for batch in batches]
     assert found == [

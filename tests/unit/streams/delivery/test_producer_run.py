@@ -1,4 +1,4 @@
-"""The task of a producer beside its poll."""
+"""`run` of a producer: its own task, in addition to the poll."""
 
 from __future__ import annotations
 

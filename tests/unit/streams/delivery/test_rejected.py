@@ -107,7 +107,7 @@ async def test_one_that_comes_again_is_not_set_aside_twice(source: Scene) -> Non
 
 
 async def test_one_that_comes_again_behind_another_is_not_stored_again(source: Scene) -> None:
-    """A person may have discarded it meanwhile."""
+    """A person may have discarded the parked message meanwhile."""
     sink = Sink()
     source.rejects = is_bad
     sink.refuses = lambda _, payload: bool(payload == "a")

@@ -1,4 +1,4 @@
-"""A poll that has stopped at a bound sees all the room that comes, whenever it comes."""
+"""A poll that has stopped at a bound notices every room that appears, at any moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.streams import Manager, RuntimeContext, RuntimeSettings
 
 
 class TakingTurns(Watching):
-    """Lets others run before it takes a message; its name says how often."""
+    """Gives way to other tasks before it processes a message, as many times as its name says."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]

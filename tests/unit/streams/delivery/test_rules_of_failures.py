@@ -41,7 +41,10 @@ from triggerer.testing.clock import VirtualClock
 
 
 class Stepping(Acking):
-    """Does with its event what `steps` says, each time `step` is set; the one called "sibling" holds it open."""
+    """Performs `steps` with each event: "rejects", "derives", or another word to wait for `step`.
+
+    The filter with the name "sibling" only waits for `step`.
+    """
 
     steps = ""
     step: anyio.Event
@@ -66,7 +69,7 @@ class Stepping(Acking):
 
 
 def _hold_up(upstream: Upstream) -> anyio.Event:
-    """Have the filter "one" wait for this before each message, and give way to others many times afterwards."""
+    """Return an event for which the filter "one" waits at each message; afterwards it gives way to others 40 times."""
     gate = anyio.Event()
 
     async def on_filter(event: Any) -> None:
@@ -122,7 +125,7 @@ async def test_after_an_advance_that_raised_nothing_that_was_ready_is_advanced(
         one = await streams.add(mode(upstream.name))
         upstream.put(0)
         if mode is Acking:
-            # Ready at the same time, and has to wait its turn.
+            # This message is ready at the same time, and waits for its turn.
             upstream.put(3, lane="other")
         await streams.quiesce()
         await streams.persist()
@@ -154,7 +157,7 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         await streams.sleep(50)
         upstream.put("stuck", lane="other")
         await streams.quiesce()
-        # Met by the look at 60 s, which the first event's broadcast has set.
+        # The look at 60 s, which was planned at the first broadcast, finds this advance under way.
         await streams.sleep(69.9)
         assert one.error is None
         await streams.sleep(0.1)
@@ -173,7 +176,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
 
     async def on_advance(batch: Any) -> None:
         await answer.wait()
-        # As from the socket to whoever awaits the response.
+        # A response needs several turns, from the socket to the task that awaits the response.
         for _ in range(40):
             await checkpoint()
 
@@ -182,7 +185,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
         (one,) = service.host(mode(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # Met by the look at 10 s.
+        # The look at 10 s finds the advance under way.
         await service.pass_time(10)
         service.clock.move_to(25)
         answer.set()
@@ -213,7 +216,7 @@ async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_ove
 async def test_an_event_is_overdue_at_the_moment_for_which_the_look_is_planned(
     upstream: Upstream, at: float
 ) -> None:
-    """0.1 + 10 - 10 is less than 0.1: nobody would be overdue, and the next look is planned for the same moment."""
+    """In floats, 0.1 + 10 - 10 is less than 0.1: nothing would be overdue, and the next look would be at once."""
     upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=10)) as service:
         (one,) = service.host(Acking(upstream.name))
@@ -339,7 +342,7 @@ async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(
 
 
 class Lingering(Producer):
-    """One of its coroutines raises; the other one, cancelled for that, takes its time to end."""
+    """A producer with a coroutine that raises. The other one is cancelled, and ends once `may_end` is set."""
 
     lanes_advance_side_by_side = False
     pauses_lanes = True
@@ -480,7 +483,7 @@ async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_err
 async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
     who: str, upstream: Upstream
 ) -> None:
-    """Not at the next look after that: the looks at what was broadcast before fall between."""
+    """Looks that were planned for earlier broadcasts come before. They do not postpone the failure to a later look."""
     if who == "holds its event":
         upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=60, close_timeout=0.5)) as service:
@@ -566,7 +569,7 @@ async def test_a_group_that_has_ended_keeps_no_message_though_it_waits_for_the_c
             assert sum(one() is not None for one in kept) == 50
             upstream.fail(ConnectionResetError())
             await streams.quiesce()
-            # One may be in a frame of the error's traceback.
+            # The frames of the error's traceback may have one or two.
             assert sum(one() is not None for one in kept) <= 2
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""The rules of the contract's section 2 that no other test is named after; docs/notes/rules.md lists all."""
+"""The rules of the contract's section 2 without a test module of their own; docs/notes/rules.md lists all rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def values(events: list[TriggerEvent]) -> list[Any]:
 
 
 class Keyed(Acking):
-    """Has the key that it is given, and counts how often it is asked."""
+    """A trigger with a given stream key. `asked` lists the keys that the runtime asked for."""
 
     asked: ClassVar[list[Any]] = []
 
@@ -175,7 +175,7 @@ async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted
         one = await streams.add(Threefold(upstream.name))
         upstream.put(0)
         await streams.quiesce()
-        # All three are there before the filter pulls again, and none of them is enough alone.
+        # The store has all three before the filter pulls again. The message is resolved once all three are durable.
         assert values(one.unpersisted) == [(0, 0), (0, 1), (0, 2)]
         for _ in range(2):
             await streams.persist(1)
@@ -198,7 +198,7 @@ async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
         await streams.add(Acking(upstream.name, "first"))
         upstream.put(0, 1)
         await streams.quiesce()
-        # Both are outstanding while a member joins, which has seen neither and must not delay them.
+        # Both are outstanding while another member joins. That member has seen neither, and must not delay them.
         late = await streams.add(Acking(upstream.name, "late"))
         upstream.put(2)
         await streams.quiesce()
@@ -238,7 +238,7 @@ async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
         upstream.put("a", "b", "c", "d", lane="left")
         upstream.put("x", lane="right")
         await streams.quiesce()
-        # Messages after the gap are resolved, and wait all the same.
+        # Messages after the gap are resolved, but still wait.
         assert upstream.advanced == [("left", [("a", (2, 0, 0))]), ("right", [("x", (2, 0, 0))])]
         await streams.persist()
         await streams.quiesce()
@@ -337,7 +337,7 @@ async def test_lanes_that_are_ready_together_are_one_call_where_the_producer_tak
         await streams.quiesce()
         await streams.persist()
         await streams.quiesce()
-        # Within lane a the next waits for the last; lane b does not.
+        # In lane a the next batch waits for the previous one. Lane b does not wait.
         assert _Together.calls[1:] == [["a"], ["b"]]
         goes_on.set()
         await streams.quiesce()
@@ -346,7 +346,7 @@ async def test_lanes_that_are_ready_together_are_one_call_where_the_producer_tak
 
 
 class _Reporting(_Together):
-    """All lanes at once, each reported when it is done."""
+    """Advances all lanes at once, and reports each lane when it is done."""
 
     async def advance_lanes(self, batches: Any, report: Any = None) -> None:
         self.calls.append([batch[0].broker_payload[1] for batch in batches])
@@ -354,7 +354,7 @@ class _Reporting(_Together):
         async def advance(place: int, batch: Any) -> None:
             await self.advance(batch)
             report([place])
-            # Once more changes nothing.
+            # A repeated report changes nothing.
             report([place])
 
         async with anyio.create_task_group() as tasks:
@@ -632,7 +632,7 @@ async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
         await service.pass_time(1)
         assert [one.state for one in both] == [MemberState.RUNNING] * 2
         if end.startswith("advance"):
-            # As the broker would: it was not told about it. In the other cases nobody has pulled it yet.
+            # The broker would redeliver "after", which was not advanced. In the other cases nobody has pulled it yet.
             upstream.put("after")
         await service.settle_down()
         assert upstream.outcomes() == {"before": (2, 0, 0), "after": (2, 0, 0)}
@@ -684,7 +684,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_group_is_opened_agai
     "7: a subscriber that does not resolve a message within the ack timeout of its broadcast fails"
 )
 async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream) -> None:
-    """Not from when the filter pulls it: 1 has waited in the queue for most of its time."""
+    """The timeout does not begin when the filter pulls the message: 1 waits in the queue for most of the time."""
     moves_on = anyio.Event()
 
     async def hold(event: Any) -> None:
@@ -791,7 +791,7 @@ async def test_a_filter_whose_library_cancels_itself_is_not_silently_gone(
 async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a redelivery gives each of them the identity that it had."""
+    """A redelivery must give each event the identity that it had before."""
     identities: list[tuple[str | None, int]] = []
     async with supervised() as service:
         submit = service.store.submit_nowait

@@ -1,4 +1,4 @@
-"""Filters that say which events concern them are shown those alone, and answer for the others all the same."""
+"""A filter with a selector sees only the selected messages, and still resolves the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from triggerer.testing.clock import VirtualClock
 
 
 class Selecting(Acking):
-    """Looks for the values in `only`; numbers can be read, nothing else."""
+    """Selects the values in `only`. The selector can read numbers, and nothing else."""
 
     reads = 0
 
@@ -277,7 +277,7 @@ async def test_an_idle_subscriber_neither_overflows_nor_times_out(
         await streams.quiesce()
         assert busy.error is not None
         assert idle.error is None
-        # Nor does what comes while it is the only one.
+        # The idle subscriber does not fail by messages that come while it is the only one, either.
         await streams.remove(busy)
         upstream.put(*range(1_000, 6_000))
         await streams.quiesce()

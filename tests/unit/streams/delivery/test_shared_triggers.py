@@ -49,7 +49,7 @@ async def test_a_watcher_added_to_a_trigger_that_just_failed_misses_no_later_mes
         assert member.subscriber is not None
         maker.is_broken = True
         stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
-        # Its task has had no turn since.
+        # The member's task has had no turn since the failure.
         manager.replace_source(member, both, name="eu, us")
         any_scene.publish("b")
         await sink.until(lambda: any_scene.broker.committed() == 2)
@@ -94,7 +94,7 @@ async def test_a_caught_up_watcher_receives_the_next_events_of_the_shared_trigge
     async with Manager(context(sink)) as manager:
         manager.add([replace(shared, source=both, positions=(stands,)), well])
         await sink.until(lambda: sink.derived(1) == sink.derived(3) == ["a"])
-        # It is behind nowhere, and nobody else is.
+        # No watcher is behind now.
         await sink.until(lambda: sink.positions.get((1, "0")) is None)
         scene.publish("b")
         await sink.until(lambda: sink.derived(3) == ["a", "b"])
@@ -115,7 +115,7 @@ async def test_a_shared_trigger_waits_until_the_backlog_of_its_other_watcher_is_
         scene.publish("a")
         await sink.until(lambda: scene.broker.committed() == 1)
         (stream,) = manager.streams.values()
-        # As a group leaves it that has ended while that was being written.
+        # A group that ended while a position was being written would leave this state.
         sink.held = []
         place, now = [scene.broker.identity, 1], datetime.now(UTC)
         stream.behind.backlogs.fall_behind(WatcherRef(1, 0), 0, place, fence, now, lambda _: None)

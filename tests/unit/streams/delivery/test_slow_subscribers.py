@@ -32,7 +32,7 @@ def settings(overflow_grace: float = 3600.0, **bounds: int) -> RuntimeSettings:
 
 @asynccontextmanager
 async def two(scene: Scene, sink: Sink, given: RuntimeSettings) -> AsyncIterator[tuple[Any, ...]]:
-    """Host watchers that are "slow" and "well"; give the manager and them."""
+    """Host the watchers "slow" and "well"; yields the manager and both members."""
     context = RuntimeContext(
         sink, sink, sink, settings=given, restart_first=0.01, restart_longest=0.01
     )
@@ -41,7 +41,7 @@ async def two(scene: Scene, sink: Sink, given: RuntimeSettings) -> AsyncIterator
 
 
 def texts(lane: int, count: int = 40) -> list[str]:
-    """Ten bytes each."""
+    """Return texts of ten bytes each."""
     return [f"{lane:4}-{number:5}" for number in range(count)]
 
 
@@ -115,7 +115,7 @@ async def test_a_watcher_that_hangs_falls_behind_and_its_sibling_continues_in_al
         for lane, values in lanes.items():
             assert in_lane(sink.derived(SLOW), lane) == values
             assert in_lane(sink.derived(WELL), lane) == values
-        # Its open message comes again.
+        # Only its open message comes again.
         given = [event for name, event in any_scene.opened if name == "slow"]
         assert {event for event in given if given.count(event) > 1} == {lanes[0][0]}
 
@@ -124,7 +124,7 @@ async def test_a_watcher_that_hangs_falls_behind_and_its_sibling_continues_in_al
 async def test_one_that_is_slower_than_its_sibling_by_more_than_half_a_lane_falls_behind(
     any_scene: Scene, bounds: dict[str, int]
 ) -> None:
-    """It moves all the time."""
+    """The slow subscriber never stops: it pulls messages all the time."""
     sink = Sink()
 
     class Slow(Watching):
@@ -147,7 +147,7 @@ async def test_one_that_is_slower_than_its_sibling_by_more_than_half_a_lane_fall
 async def test_a_subscriber_that_becomes_slow_after_the_lane_was_paused_is_seen(
     any_scene: Scene,
 ) -> None:
-    """Its sibling has not read on before that."""
+    """Until the gate opens, the sibling is slow too. Then the sibling reads on, and waits for the slow subscriber."""
     sink = Sink()
     any_scene.gates["slow", texts(0)[0]] = anyio.Event()
     gate = any_scene.gates["well", texts(0)[0]] = anyio.Event()
@@ -161,7 +161,7 @@ async def test_a_subscriber_that_becomes_slow_after_the_lane_was_paused_is_seen(
 
 
 class Shared(Sink):
-    """Other streams fill it."""
+    """A sink that other streams may have filled."""
 
     is_full = False
 
@@ -186,7 +186,7 @@ async def test_while_the_store_is_slow_nobody_is_and_when_it_is_well_again_who_i
         await sink.until(lambda: is_full(manager))
         await some_turns()
         assert slow.subscriber.is_present
-        # Nothing of this stream moves.
+        # The store has room again. No message of this stream has moved meanwhile.
         sink.is_full = False
         sink.has_room.notify_all()
         await sink.until(lambda: ("well", texts(0)[-1]) in any_scene.opened)
@@ -221,7 +221,7 @@ async def test_where_the_broker_is_waited_for_nobody_falls_behind(
     sink = Sink()
     Unanswered.gate = anyio.Event()
     any_scene.watcher = lambda name: OnUnanswered(any_scene.name, name)  # type: ignore[method-assign]
-    # It hangs, and is not whom they wait for: in its hands is one message of eight.
+    # "slow" hangs with only one message of eight, so the poll does not wait because of "slow".
     gate = any_scene.gates["slow", texts(0)[7]] = anyio.Event()
     async with two(any_scene, sink, settings(0.0, **bounds)) as (_, slow, well):
         any_scene.publish(*texts(0))
@@ -265,7 +265,7 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
 async def test_the_last_subscriber_of_a_single_large_message_has_the_overflow_grace(
     any_scene: Scene,
 ) -> None:
-    """That it is the last says nothing about its pace."""
+    """A subscriber that is the last with a single message need not be slow."""
     sink = Sink()
     gate = any_scene.gates["slow", LARGE] = anyio.Event()
     async with two(any_scene, sink, settings(60.0, **BYTES)) as (_, slow, _):
@@ -317,10 +317,10 @@ async def test_a_lone_subscriber_is_waited_for(any_scene: Scene, bounds: dict[st
 async def test_a_sibling_that_is_behind_in_the_lane_itself_waits_for_nobody_until_it_is_live_there(
     any_scene: Scene, first_on: str
 ) -> None:
-    """If the only one that is live there fell behind too, all had failed the message, and its deliveries were spent."""
+    """If the only live subscriber fell behind too, the message would have failed for all, and used up a delivery."""
     sink = Sink()
     first, *others = texts(0)
-    # The one that is "well" otherwise falls behind at the first message, and hangs there.
+    # "well" falls behind at the first message, and then hangs at it.
     any_scene.fails["well"] = lambda event: event == first and not has_fallen_behind(sink)
     any_scene.gates["slow", others[0]] = gate = anyio.Event()
     async with two(any_scene, sink, settings(0.0, **EVENTS)) as (manager, slow, _):
@@ -350,7 +350,7 @@ async def test_where_all_others_are_behind_one_that_hangs_costs_its_message_no_d
     kind: type[Watching],
     bounds: dict[str, int],
 ) -> None:
-    """They have nothing left to read live; the message would have failed for all, again and again."""
+    """The others have nothing left to read live. The message would fail for all, again and again."""
     monkeypatch.setattr(any_scene, "watcher", lambda name: kind(any_scene.name, name))
     sink = Sink()
     first, *others = texts(0)
@@ -380,7 +380,7 @@ async def test_while_the_service_stops_nobody_falls_behind(any_scene: Scene) -> 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(manager.drain, 5)
             await some_turns()
-            # One is on its way.
+            # One more message is on its way.
             any_scene.publish(texts(0, 4)[-1])
             await some_turns()
             assert slow.subscriber.is_present

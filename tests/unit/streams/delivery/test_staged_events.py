@@ -54,7 +54,7 @@ class Store:
             if change is not None:
                 change.on_done(error)
 
-    # As a `StateStore`.
+    # The methods of a `StateStore`.
 
     async def load(self, fence: Fence, key: Hashable) -> Any:
         return None

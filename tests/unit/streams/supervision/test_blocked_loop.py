@@ -1,7 +1,7 @@
 """A blocked event loop is reported with the trigger that blocks it and the line where it does.
 
-`time.sleep` is the stall under test, here and in the plugins below, or how long a process is kept stopped. No test
-waits by it for something to happen: that is `until`.
+`time.sleep` is the stall under test, here and in the plugins below, or the time for which a process stays stopped.
+No test uses `time.sleep` to wait for something to happen: `until` does that.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def test_each_stall_is_reported_once_however_long_it_lasts() -> None:
     seen = Seen()
     stalls = 0
     with StallWatch(THRESHOLD_S, seen):
-        # A busy machine may give the watch no processor for as long as one lasts: then it is not seen.
+        # On a busy machine the watch may get no processor during a whole stall, and does not see that stall.
         while len(seen.begun) < 2 and stalls < 100:
             await anyio.sleep(THRESHOLD_S)
             time.sleep(4 * THRESHOLD_S)
@@ -178,8 +178,8 @@ async def test_code_that_holds_the_interpreters_lock_is_found_when_it_lets_go(
     with StallWatch(0.05, seen):
         await anyio.sleep(0.05)
         pattern, length, took, tries = re.compile("(a+)+b"), 18, 0.0, 0
-        # As long as it takes on this machine; and again where the watcher was given the lock too late to see who
-        # had held it.
+        # Make the match longer until it takes 0.2 s on this machine. Then repeat it while the watch gets the
+        # interpreter's lock too late to see which code held the lock.
         while took < 0.2 or (not seen.begun and tries < 30):
             length += took < 0.2
             tries += took >= 0.2
@@ -317,7 +317,7 @@ def test_a_process_that_was_stopped_has_not_stalled() -> None:
         assert process.stdout.readline() == "ready\n"
         for _ in range(3):
             os.kill(process.pid, signal.SIGSTOP)
-            # Longer than the watch waits; this is the stop itself.
+            # The process stays stopped for longer than the watch waits.
             time.sleep(1.2)
             os.kill(process.pid, signal.SIGCONT)
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Triggers with a bookmark under the runtime: what they may yield, and when they go on."""
+"""Triggers with a bookmark under the runtime: the values that they may yield, and when they continue."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from triggerer.testing import StreamHarness
 
 
 class Panic(BaseException):
-    """As raised by native libraries; no `Exception`, so that nobody takes it for one."""
+    """An error as native libraries raise it. It is no `Exception`, so `except Exception` does not catch it."""
 
 
 def cancel_own_task() -> None:
@@ -37,7 +37,10 @@ async def cancel_and_wait() -> None:
 
 
 async def cancel_and_go_on() -> None:
-    """As a library does whose timeouts were written before Python 3.11: the request is left standing."""
+    """Cancel the current task and swallow the cancellation, as timeouts from before Python 3.11 do.
+
+    The task's `cancelling()` stays above zero.
+    """
     with suppress(asyncio.CancelledError):
         await cancel_and_wait()
 

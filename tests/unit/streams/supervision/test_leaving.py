@@ -18,7 +18,7 @@ from triggerer.streams import MemberState, RuntimeSettings
 
 
 class YieldsThenWaits(Acking):
-    """Has its event open, and one derived from it, for as long as the test likes."""
+    """Derives an event from each message. The one with the name "leaves" then keeps its message open for ever."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -193,7 +193,7 @@ async def test_a_group_that_ends_while_it_is_drained_is_not_waited_for_and_not_f
             await service.pass_time(120)
             assert not drained.is_set()
             if store_answers:
-                # It has what was derived; no advance is going to follow.
+                # The store has the derived event now. No advance will follow, because the group has ended.
                 service.store.complete()
                 await service.settle_down()
                 assert drained.is_set()
@@ -207,7 +207,7 @@ async def test_the_fast_path_ends_when_its_last_member_leaves_a_long_queue_behin
     upstream.on_filter["one"] = forever
     async with supervised() as service:
         (one,) = service.host(Fast(upstream.name, "one"))
-        # More than is released in one turn.
+        # These are more messages than the group releases in one turn of the event loop.
         upstream.put(*range(1000))
         await service.settle_down()
         service.manager.remove(one, on_purpose=True)
@@ -255,7 +255,7 @@ async def test_a_filter_waits_while_the_store_is_full_whoever_filled_it(
 async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watcher_owes(
     upstream: Upstream,
 ) -> None:
-    """Or the watchers of a later lease would join it, and run under one that is over."""
+    """Otherwise the watchers of a later lease would join the stream, and run under a lease that is over."""
     async with supervised() as service:
         service.store.is_automatic = False
         (leaves,) = service.host(YieldsThenWaits(upstream.name, "leaves"))
@@ -277,7 +277,7 @@ async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watc
 async def test_a_subscriber_that_leaves_in_the_tick_of_its_failure_is_owed_nothing(
     upstream: Upstream, on_purpose: bool
 ) -> None:
-    """Found by the simulation: it went on counting as absent, and all that came later was redelivered for it."""
+    """Found by the simulation: the subscriber still counted as absent, and all later messages were redelivered."""
     settings = RuntimeSettings(ack_timeout=30.0)
     async with supervised(settings) as service:
         leaves, _ = service.host(
@@ -350,7 +350,7 @@ async def test_an_advance_that_was_to_begin_as_the_lease_ended_does_not(upstream
         upstream.put(0)
         await service.settle_down()
         service.store.complete()
-        # The pump starts a task for the lane in its next turn; that one begins a turn later.
+        # The pump starts a task for the lane in its next turn. The task begins a turn later.
         await anyio.lowlevel.checkpoint()
         assert one.key is not None
         service.manager.close_stream(one.key)
@@ -367,7 +367,7 @@ async def test_fast_path_events_pulled_before_the_drain_still_reach_the_filters(
         assert one.key is not None
         group = service.manager.streams[one.key].group
         assert group is not None
-        # The poll is woken with the first.
+        # The first message wakes the poll.
         upstream.put(0, 1)
         group.stop_pulling()
         await service.settle_down()
@@ -406,7 +406,7 @@ async def test_a_stop_that_comes_while_the_producer_resumes_is_not_forgotten(
 async def test_a_watcher_that_is_deleted_as_its_back_off_ends_does_not_come_back(
     upstream: Upstream,
 ) -> None:
-    """It would hold up every lane until the ack timeout, with nobody there to answer."""
+    """If the watcher came back, it would hold up every lane until the ack timeout, because no filter would answer."""
 
     def fail(_: Any) -> None:
         raise ValueError("bad")
@@ -422,7 +422,7 @@ async def test_a_watcher_that_is_deleted_as_its_back_off_ends_does_not_come_back
         assert group is not None
         deadline = service.clock.next_deadline()
         assert deadline is not None
-        # Its sleep is over, and it has not had its turn.
+        # The watcher's back-off is over, but its task has not had its turn.
         service.clock.move_to(deadline)
         service.manager.remove(fails, on_purpose=True)
         await service.settle_down()

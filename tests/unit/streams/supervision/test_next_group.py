@@ -55,7 +55,7 @@ class WatchingTelling(Watching):
 
 @pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
-    """The earlier group's later broadcasts and advances were passed over."""
+    """An earlier version skipped messages that the former group broadcast and advanced after the end was looked up."""
     scene, sink = Telling(), Sink()
     scene.publish("g", lane="x")
     scene.broker.seek(1, lane="x")
@@ -73,7 +73,7 @@ async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> 
         await sink.until(lambda: backlog.end is not None)
         scene.publish(*range(200), lane="y")
         await sink.until(lambda: scene.broker.committed("y") == 201)
-        # The group ends, and in the next one the broker takes its time.
+        # The group ends. In the next group the broker does not tell the ends at once.
         scene.may_tell = anyio.Event()
         scene.fails.clear()
         scene.is_breaking = True
@@ -89,7 +89,7 @@ async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> 
 
 
 class Holding(Sink):
-    """Holds back what a watcher derives from some messages."""
+    """Holds back the events that a watcher derives from some messages."""
 
     def __init__(self, watcher_id: int, payloads: Sequence[Any]) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Holding(Sink):
 async def test_answers_for_an_earlier_group_move_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It moved the lane's place to a number of the group before: the first messages of the next were passed over."""
+    """Such an answer moved the lane to a number of the earlier group, and the next group's messages were skipped."""
     missed = ["bad", "b1", "b2", "b3"]
     scene.is_queue, sink = True, Holding(SICK, missed)
     async with hosting(scene, sink) as (manager, _, _):
@@ -138,7 +138,7 @@ async def test_answers_for_an_earlier_group_move_nothing(
         await sink.until(lambda: len(sink.waiting) == 4)
 
         def mark_open(behind: CatchUpTasks, state: Any) -> None:
-            # After it, and before whoever catches up begins.
+            # Store the event after `mark_open`, and before catch-up begins.
             asyncio.get_running_loop().call_soon(sink.store, 1)
             opened(behind, state)
 

@@ -54,7 +54,7 @@ async def test_nothing_is_broadcast_or_advanced_when_it_is_over(
         upstream.put(2)
         await service.settle_down()
         clock.now = 11.0
-        # Durable, but too late to say so; and not even shown to a filter.
+        # 2 is durable too late to be advanced, and 3 is not even shown to a filter.
         service.store.complete()
         upstream.put(3)
         await service.settle_down()
@@ -108,7 +108,7 @@ async def test_no_group_is_opened_when_it_is_over(
 async def test_a_catching_up_filter_passes_no_message_whose_event_comes_after_the_lease(
     scene: Scene, lease: OwnLease, clock: Clock
 ) -> None:
-    """Such an event is not stored: its position would have been, and nobody would have received the message again."""
+    """Such an event is not stored. If the position passed the message, nobody would receive the message again."""
     sink = Sink()
     scene.publish("a", "b")
     scene.broker.seek(2)

@@ -89,7 +89,7 @@ async def test_a_group_is_opened_again_without_waiting_for_members_that_have_end
         service.host(TakesItsTime(upstream.name, "one"))
         await service.settle_down()
         upstream.fail(OSError("broker gone"))
-        # Real time, for the filter; the runtime's own, for the delay before the group is opened again.
+        # The filter needs real time. The delay before the next group passes on the runtime's clock.
         await anyio.sleep(0.2)
         await service.pass_time(1)
         assert len(upstream.producers) == 2
@@ -106,7 +106,7 @@ async def test_nothing_is_broadcast_before_the_whole_cohort_has_joined_again(
         upstream.put(0)
         await service.settle_down()
         upstream.fail(OSError("broker gone"))
-        # At hand before anybody is back.
+        # These messages are available before any member is back.
         upstream.put(1, 2)
         await service.pass_time(2)
         assert upstream.outcomes() == dict.fromkeys(range(3), (5, 0, 0))
@@ -164,7 +164,7 @@ async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
         await service.pass_time(1)
         upstream.put(2)
         await service.settle_down()
-        # 1 came while nobody was armed, and waited.
+        # 1 came while no filter was running, and waited.
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0), 2: (1, 0, 0)}
 
 
@@ -576,7 +576,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_a
     "11: a sibling's success never commits a message that a watcher in back-off has not seen"
 )
 async def test_one_in_back_off_counts_as_failed_in_the_next_group_too(upstream: Upstream) -> None:
-    """While it cannot be made, groups come and go, and none of them may commit what it has not seen."""
+    """While the trigger cannot be made, groups come and go. None of them may advance what the trigger has not seen."""
     fragile = Fragile(upstream, "fragile")
     async with supervised() as service:
         service.host(Acking(upstream.name, "fine"))

@@ -193,7 +193,7 @@ def test_two_tries_at_once_leave_one_output_however_their_steps_mix(
         try:
             winners.append(_try_to_write(steps(other), root, "m1"))
         except FileNotFoundError:
-            # The other try has swept the draft before its commit. It says so, and writes nothing.
+            # The other try has swept the draft of this try before the commit. This try raises, and writes nothing.
             assert moment == 0
         winners.append(_try_to_write(LocalFiles(), root, "m3"))
         assert len(set(winners)) == 1

@@ -1,4 +1,4 @@
-"""What `output.jdbc` says to each database, and that SQLite does what it is told."""
+"""The statements of `output.jdbc` for each database, and their effect on SQLite."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_events_of_one_kind_are_read_once_and_others_again(
 
 
 class Frame:
-    """A DataFrame of a stand-in: the tables that it was made of."""
+    """Stands for a DataFrame, and has the tables that it was made from."""
 
     def __init__(self, tables: list[Any]) -> None:
         self.tables = tables
@@ -153,7 +153,7 @@ class Frame:
 
 
 class RemoteSession:
-    """A session over Connect, as far as files are uploaded to it."""
+    """Stands for a session over Connect to which files are uploaded."""
 
     def createDataFrame(self, table: Any) -> Frame:  # noqa: N802  (Spark's name)
         return Frame([table])

@@ -1,4 +1,4 @@
-"""Somebody discards a message while its watcher has it in hand (contract, rule 18)."""
+"""A person discards a stored message while its watcher works on it (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_failures_of_a_discarded_message_do_not_count_for_the_next(
     async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: scene.opened.count(("sick", "b")) == MAX_DELIVERIES)
-        # Its watcher fails with it in this moment for the last time before others are tried.
+        # This is the watcher's last failure with "b" before later messages are tried as probes.
         scene.gates["sick", "b"] = gate = anyio.Event()
         await sink.until(lambda: scene.opened.count(("sick", "b")) == MAX_DELIVERIES + 1)
         discard(sink, "b")
@@ -86,5 +86,5 @@ async def test_failures_of_a_discarded_message_do_not_count_for_the_next(
     ((_, one, state),) = sink.parked.values()
     assert (one.data, state) == (b'["in memory","c"]', ParkedState.SET_ASIDE)
     assert one.failures == MAX_DELIVERIES + 1
-    # Once as another that is tried.
+    # One of these times, "c" was a probe.
     assert scene.opened.count(("sick", "c")) >= MAX_DELIVERIES + 1

@@ -26,14 +26,14 @@ from triggerer.streams.pending_limit import PendingLimit
 
 
 class HostileScene(Scene):
-    """The watcher "well" wants no message that is "bad", so nobody asks for the key of that."""
+    """The watcher "well" derives no event from "bad", so the runtime does not ask for that message's key for it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.keyless: set[Any] = {"bad"}
-        """Messages whose key raises."""
+        """Messages for which `get_idempotency_key` raises."""
         self.is_lost = False
-        """Whether no position can be told."""
+        """Whether `get_position` raises."""
         self.dump: Callable[[bytes], Any] = lambda data: data
         self.has_keys = True
         self.groups = 0
@@ -81,7 +81,10 @@ def scene() -> HostileScene:
 async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
     scene: HostileScene, takes_it: bool
 ) -> None:
-    """That ended the service, and again after each restart. Where the filter takes it, only its key is missing."""
+    """An earlier version ended the service at the key's error, and again after each restart.
+
+    If the filter accepts the message, the error of its key is the only reason to park it.
+    """
     sink, pending = Sink(), PendingLimit(10)
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it
     async with hosting(scene, sink, catch_up_pending=pending):
@@ -100,7 +103,7 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
 async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     scene: HostileScene,
 ) -> None:
-    """All who catch up share one bound, and all of them would have waited at last."""
+    """All watchers that catch up share one bound. If such events filled it for ever, all of them would wait."""
 
     def raise_at_bad(watcher_id: int, payload: Any) -> bool:
         if payload == "bad":
@@ -136,7 +139,7 @@ async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_
 async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
     scene: HostileScene,
 ) -> None:
-    """The store would have asked a number for its length."""
+    """The producer returns a number instead of bytes, and the store could not tell its length."""
     sink = Sink()
     scene.keyless.clear()
     scene.dump = len
@@ -151,7 +154,7 @@ async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
 
 
 class Broken(Sink):
-    """Raises when it is handed the first message that is set aside."""
+    """A sink that raises when it receives the first parked message."""
 
     has_raised = False
 
@@ -182,7 +185,7 @@ async def test_whatever_is_raised_when_a_failure_is_noted_ends_only_the_attempt(
 async def test_a_message_of_a_queue_is_kept_also_if_its_key_cannot_be_told(
     scene: HostileScene, takes_it: bool
 ) -> None:
-    """It ended the group, each time it was redelivered."""
+    """An earlier version ended the group at each redelivery of the message."""
     sink = Sink()
     scene.is_queue = True
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it
@@ -216,7 +219,7 @@ async def test_undecided_messages_are_read_in_order_even_without_a_key(
 async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_another_group(
     scene: HostileScene,
 ) -> None:
-    """Both messages have the same number in their groups, and were taken for one."""
+    """Both messages have the same number in their groups. An earlier version took them for one message."""
     sink = Sink()
     scene.is_queue, scene.has_keys = True, False
     scene.keyless.clear()
@@ -226,7 +229,7 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
         scene.fails["sick"] = lambda event: event == "a" and scene.opened.count(("sick", "a")) == 1
         scene.gates["well", "bad"] = slow = anyio.Event()
         async with hosting(scene, sink):
-            # From memory, since it is not decided.
+            # "well" holds "bad" open, so its fate is undecided, and "sick" reads it from memory.
             scene.publish("a", "bad")
             await sink.until(lambda group=group: len(sink.parked) > group)
             slow.set()
@@ -241,7 +244,7 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
 async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_on(
     scene: HostileScene,
 ) -> None:
-    """It was raised in the task that stores the positions of all streams."""
+    """An earlier version raised the error in the task that stores the positions of all streams."""
     sink = Sink()
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")

@@ -1,4 +1,4 @@
-"""Known problems of parked messages, on queues or both kinds; `test_parking.py` has those of logs alone."""
+"""Known problems of parked messages, on queues or on queues and logs; `test_parking.py` covers logs alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def aside(sink: Sink) -> list[bytes]:
 async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     any_scene: Scene,
 ) -> None:
-    """Rows of parked messages have ids of their own, and each group numbers a queue's messages again."""
+    """Parked messages have row ids, and each group numbers a queue's messages again. Neither number is a position."""
     scene, sink = any_scene, Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
@@ -70,7 +70,7 @@ async def test_a_message_redelivered_while_it_is_being_stored_is_stored_and_give
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b")
         await sink.until(lambda: bool(sink.held_parked))
-        # The broker's connection goes while the store has not answered: the group starts again, and all comes again.
+        # The connection breaks while the store has not answered. A new group starts, and all messages are redelivered.
         scene.is_breaking = True
         sink.release_parked()
         await sink.until(lambda: len([1 for name, _ in scene.opened if name == "well"]) > 2)
@@ -100,7 +100,7 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         scene.fails.clear()
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sink.parked)
-        # The replay names the lane again, although it has no stored message left.
+        # The replay names the lane again, although the lane has no stored message left.
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sick.catching_up)
         scene.publish("e")
@@ -153,7 +153,7 @@ async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene
         scene.publish("a", "b", "c")
         await sink.until(lambda: scene.broker.committed() == 3)
         assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
-        # Once more, while it catches up.
+        # The slow filter also times out while it catches up.
         await sink.until(lambda: isinstance(slow.catching_up.get(1), AckTimeout))
         assert sink.derived(1) == []
         scene.gates.clear()
@@ -164,7 +164,7 @@ async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene
 
 @pytest.mark.rule("attempts are counted in memory only, so their limit is never reached")
 async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
-    """With one attempt in each life the limit is reached all the same."""
+    """Each restart allows one attempt. The failures still add up, and reach the limit."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
 
@@ -172,7 +172,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
         return max((one.failures for _, one, _ in sink.parked.values()), default=-1)
 
     scene.publish("a", "b", "c")
-    # The first failure is live; the later ones are counted.
+    # The first failure is live, and is not counted. The later ones are counted.
     for number in range(MAX_DELIVERIES + 1):
         async with Manager(context(sink)) as manager:
             manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))
@@ -184,8 +184,8 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
         await sink.until(lambda: bool(aside(sink)))
         await sink.until(lambda: "c" in sink.derived(1))
     assert aside(sink) == [b'["in memory","b"]']
-    # Once before its count is read with it, and once after another has passed.
-    assert scene.opened.count(("sick", "b")) <= tried + 2, "it was counted anew"
+    # Once before the stored count is read, and once after a probe has passed.
+    assert scene.opened.count(("sick", "b")) <= tried + 2, "the count began again"
     assert failures() > MAX_DELIVERIES
 
 
@@ -205,5 +205,5 @@ async def test_one_that_is_removed_while_it_works_holds_up_nobody(scene: Scene) 
         scene.publish(*range(20))
         await sink.until(lambda: len(sink.derived(2)) == 22)
         await sink.until(lambda: scene.broker.committed() == 22)
-        assert sink.kept_ever == kept, "nothing more is kept for it"
+        assert sink.kept_ever == kept, "no later message is stored for the watcher"
         assert well.error is None

@@ -1,4 +1,4 @@
-"""A message that a watcher cannot take is set aside for it alone, and its lane goes on (contract, rule 18)."""
+"""A message that a watcher cannot process is parked for that watcher alone, and the lane continues (rule 18)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) -> None:
-    """No message is to blame: its lane stands, its oldest alone is tried, and nothing is set aside."""
+    """No message is to blame: the lane waits, only its oldest message is tried, and nothing is parked."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink):
@@ -78,7 +78,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
-    """One message in ten needs a service that is away: nothing is parked."""
+    """One message in ten fails, because a service is away. The others are ignored. Nothing is parked."""
     sink = Sink()
     scene.ignores = lambda event: event % 10 != 0
     scene.fails["sick"] = lambda event: True
@@ -204,7 +204,7 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
         assert sink.positions[1, "0"] == [scene.broker.identity, 1]
         sink.is_full_of_parked = False
         await sink.until(lambda: len(sink.parked) == 1)
-        # The broker was advanced meanwhile, so that no row stays.
+        # The broker has advanced meanwhile, so the position's row is deleted.
         await sink.until(lambda: sink.positions[1, "0"] is None)
     assert sorted(sink.derived(1)) == ["a", "c"]
 
@@ -212,7 +212,7 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
 async def test_later_messages_of_a_standing_lane_are_not_derived_with_each_attempt(
     scene: Scene,
 ) -> None:
-    """Its message is tried alone (the simulation's seed 254: a slow store was never done with the rest)."""
+    """Only the blocking message is tried (the simulation's seed 254: a slow store never finished the later ones)."""
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
@@ -221,7 +221,7 @@ async def test_later_messages_of_a_standing_lane_are_not_derived_with_each_attem
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
         before, sink.held_parked = len(scene.opened), []
         await sink.until(lambda: bool(sink.held_parked))
-        # In this time the next one would be given, if the store's answer were not waited for.
+        # If the reader did not wait for the store's answer, the filter would get the next message in this time.
         await anyio.sleep(0.1)
         assert ("sick", "b") in scene.opened[before:]
         assert ("sick", "c") not in scene.opened[before:]
@@ -247,13 +247,16 @@ class AnsweringLate(Sink):
         super().submit_nowait(*given)
 
     async def refuse(self) -> None:
-        """Refuse the next one."""
+        """Wait for the next event of "b", and refuse it."""
         await self.until(lambda: bool(self.unanswered))
         self.unanswered.pop().complete(RowRefused("too large"))
 
 
 def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
-    """A watcher stands at the first message, and there is room for none: "b" is refused once it has caught up."""
+    """Return a watcher's position before "a" and "b", which the broker has already advanced past.
+
+    There is no room to park a message.
+    """
     sink.is_full_of_parked = True
     scene.publish("a", "b")
     scene.broker.seek(2)
@@ -263,7 +266,7 @@ def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
 async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_before_the_refusal(
     scene: Scene,
 ) -> None:
-    """Then another catch-up begins: later messages are not derived with each attempt (the simulation's seed 118)."""
+    """The refusal begins another catch-up, which does not read later messages at each attempt (seed 118)."""
     sink = AnsweringLate()
     stands = at_first(scene, sink)
     async with hosting(scene, sink, "sick", positions=stands) as (_, sick):
@@ -275,7 +278,7 @@ async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_b
             before = len(scene.opened)
             await sink.refuse()
             await sink.until(lambda: bool(sink.unanswered))
-            # In this time the next one would be given, if the store's answer were not waited for.
+            # If the reader did not wait for the store's answer, the filter would get the next message in this time.
             await anyio.sleep(0.1)
             assert scene.opened[before:] == [("sick", "b")]
             assert 1 in sick.catching_up
@@ -287,7 +290,7 @@ async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_b
 async def test_a_lane_that_stands_and_is_made_anew_then_is_read_from_its_beginning(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The awaited answer belongs to a message that is ignored by now."""
+    """The awaited answer is about a message of the former lane, and is ignored."""
     monkeypatch.setattr("triggerer.streams.catchup.reading.handover._LOOK_AT_ENDS_EVERY_S", 0.0)
     sink = AnsweringLate()
     stands = at_first(scene, sink)
@@ -322,7 +325,7 @@ async def test_a_blocked_message_is_tried_again_after_a_growing_delay_by_any_rea
         await sink.refuse()
         await anyio.wait_all_tasks_blocked()
         assert not sink.unanswered
-        # Somebody wants it now.
+        # A restart by an operator does not wait for the delay.
         manager.restart(sick)
         await sink.until(lambda: bool(sink.unanswered))
     assert max(delays[:2]) <= 8.0
@@ -371,7 +374,7 @@ async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene)
 async def test_a_message_replayed_for_a_watcher_without_a_producer_is_parked_again(
     scene: Scene, trigger: type[BaseEventTrigger]
 ) -> None:
-    """Its file has given it another trigger since."""
+    """After the message was parked, the DAG file gave the watcher another trigger."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
@@ -443,7 +446,7 @@ async def test_where_nothing_can_be_set_aside_what_is_rejected_is_passed(scene: 
 
 
 class ManyLanes(InMemoryProducer):
-    """Has a hundred lanes that hold nothing."""
+    """Has a hundred empty lanes."""
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         empty: dict[Hashable, list[Any]] = {n: [self._broker.identity, 0] for n in range(1, 101)}
@@ -463,7 +466,7 @@ class ManyLanesScene(Scene):
 
 @pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
-    """Each of them was waited for, while the watcher's other lanes stood still."""
+    """An earlier version waited for a message in each empty lane, while the watcher's other lanes waited."""
     scene, sink = ManyLanesScene(), Sink()
     scene.fails["sick"] = lambda event: event == "poison"
     scene.publish("poison", lane=0)

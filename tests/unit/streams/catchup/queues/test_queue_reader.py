@@ -23,7 +23,7 @@ LIMIT = 1_000
 
 
 class Store:
-    """Rows of a watcher; notes which readings there were."""
+    """The stored messages of a watcher. `readings` has the lane of each read; None: all lanes."""
 
     def __init__(self) -> None:
         self.rows: list[StoredMessage] = []
@@ -124,7 +124,7 @@ async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
 
 
 async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
-    """Half of its messages are read with other lanes, and the rest finds no room: it must not come first."""
+    """A read of all lanes has room for only some of the lane's messages. The rest must not overtake them."""
     store = Store()
     store.add("late", "a")
     store.add("large", "x" * LIMIT)

@@ -112,7 +112,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
 async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_last_passes(
     scene: Scene,
 ) -> None:
-    """In a queue without order each message is a lane: nothing else is kept, or outstanding for long."""
+    """In a queue without order each message is a lane, so the lane has no later message that could be the probe."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
@@ -193,7 +193,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
 
 @pytest.mark.rule("18: a trigger's selector decides which missed messages are stored")
 async def test_no_unwanted_message_is_stored_for_a_watcher_that_fails(scene: Scene) -> None:
-    """It had all of these in its queue when it failed with the first."""
+    """The subscriber's queue had all of these messages when the filter failed with the first."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
     scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
@@ -226,7 +226,7 @@ async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scen
     scene.fails["sick"] = lambda event: event in ("b", 1)
     scene.watcher = lambda name: WatchingUndumped(scene.name, name)  # type: ignore[method-assign]
     async with hosting(scene, sink):
-        # It fails with the number, and then with a letter, behind which it misses another number.
+        # The filter fails with 1, and then with "b". Until it is back, it misses 2 and "c".
         scene.publish("a", 1, "b", 2, "c")
         await sink.until(lambda: scene.broker.committed() == 5)
         await sink.until(lambda: sink.derived(2) == ["a", 1, "b", 2, "c"])
@@ -352,7 +352,7 @@ async def test_a_message_that_waits_for_room_is_stored_once_however_slow_the_sto
         sink.held_parked = []
         sink.is_full_of_parked = False
         await sink.until(lambda: bool(sink.held_parked))
-        # In this time it would be tried again, if its answer were not waited for.
+        # If the runtime did not wait for the answer, it would submit the message again in this time.
         await anyio.sleep(1.0)
         assert [type(change.what) for change in sink.held_parked].count(Stored) == 1
         sink.release_parked()
@@ -440,7 +440,7 @@ async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene)
 async def test_a_message_replayed_while_later_ones_are_in_flight_is_given(
     scene: Scene,
 ) -> None:
-    """Messages come in bursts. One that was read before the replay must not count as read after it."""
+    """A message that was read before the replay must not count as read after the replay."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with Manager(context(sink)) as manager:
@@ -489,7 +489,7 @@ async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(sc
         await sink.until(lambda: ("well", "b") in scene.opened)
         catch_up.set()
         await sink.until(lambda: ("sick", "b") in scene.opened)
-        # It has b open, and was to be given c and d next; they are decided first.
+        # The filter has "b" open, and "c" and "d" are next. The group resolves all three before the filter continues.
         scene.returns.add(("sick", "b"))
         resolve.set()
         await sink.until(lambda: scene.broker.committed() == 4)
@@ -518,7 +518,7 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
         fail.set()
         await sink.until(lambda: bool(sick.catching_up[1]))
         scene.fails.clear()
-        # The reader does not find the row in the meantime.
+        # Meanwhile the reader looks for the row, which is not stored yet.
         for _ in range(100):
             await anyio.sleep(0.001)
         sink.release_parked()
@@ -574,7 +574,7 @@ async def test_a_message_replayed_while_the_stream_waits_is_given_and_makes_room
 
 
 class Late(Sink):
-    """Has no room for what is set aside, and answers late for some events of the first watcher."""
+    """Has no room for parked messages, and answers late for some events of the first watcher."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -605,7 +605,7 @@ async def test_a_message_refused_after_going_live_is_dead_lettered_at_the_bound(
         await sink.until(lambda: sink.kept(1) == ["a"])
         scene.fails.clear()
         await sink.until(lambda: bool(sink.late) and not sick.catching_up)
-        # The watcher is behind nowhere, when the store refuses one of its events.
+        # The watcher has caught up in all lanes when the store refuses its event.
         sink.late.pop().complete(RowRefused("too large"))
         await sink.until(lambda: scene.broker.dead_letters == ["a"])
         await sink.until(lambda: not sink.parked)
@@ -628,7 +628,7 @@ async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durab
         manager.remove(old, on_purpose=False)
         manager.add(scene.specs("new", "well")[:1])
         await sink.until(lambda: ("new", "b") in scene.opened)
-        # The old one has derived this from a, and the new one what it derives from b.
+        # The old trigger derived the first event from "a". The rest is what the new trigger derives from "b".
         first, rest = sink.late[0], sink.late[1:]
         first.complete(None)
         sink.held_parked = []
@@ -688,7 +688,7 @@ async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each
 
 async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Scene) -> None:
     class Slow(Sink):
-        """Answers late for what is set aside."""
+        """Holds back parked messages until the test submits them."""
 
         waiting: ParkedChange | None = None
 
@@ -716,7 +716,7 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
 )
 async def test_a_message_replayed_as_soon_as_it_is_parked_is_given_again(scene: Scene) -> None:
     class Replaying(Sink):
-        """Somebody replays what is set aside before its owner knows that it is."""
+        """Replays each parked message before the stream's owner learns that the message is parked."""
 
         def submit_nowait(self, *given: Any) -> None:
             change = given[0]
@@ -761,7 +761,7 @@ async def test_a_message_that_an_earlier_group_stored_late_reaches_a_watcher_tha
         scene.publish("b", lane=1)
         await sink.until(lambda: stream.group not in (None, before))
         scene.is_breaking = False
-        # The next group is given it again.
+        # The next group receives "a" again.
         await sink.until(lambda: sink.derived(1) == ["b", "a"] and not sick.catching_up)
         await sink.until(lambda: not stream.behind.backlogs)
         scene.fails["sick"] = lambda event: event == "c"
@@ -771,7 +771,7 @@ async def test_a_message_that_an_earlier_group_stored_late_reaches_a_watcher_tha
         sink.held_parked = None
         sink.submit_nowait(held.pop())
         sink.held_parked = held
-        # Its events are durable, and its row is about to be deleted.
+        # The events of "c" are durable, and its row is about to be deleted.
         await sink.until(lambda: len(held) == 2 and not sick.catching_up)
         sink.release_parked()
         await sink.until(lambda: not sink.parked)
@@ -809,13 +809,13 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
         await sink.until(lambda: {0, 1, 2} <= {*sink.derived(2)} and sink.kept(1)[:1] == [1])
         scene.fails.clear()
         await sink.until(lambda: {*sink.derived(1)} == {"unwritable", "behind it", 0, 1, 2})
-        assert stream.group is group, "it was opened anew"
+        assert stream.group is group, "it was opened again"
         lanes = "a", "b"
         await sink.until(lambda: [scene.broker.committed(lane) for lane in lanes] == [2, 3])
 
 
 async def test_what_fails_after_its_stream_was_closed_submits_nothing(scene: Scene) -> None:
-    """The lease may be released by then, so the store would call it lost. The filter was woken before the close."""
+    """The filter is woken before the close. Afterwards the lease may be over, and the store would refuse the write."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink) as (manager, sick, _):

@@ -11,14 +11,14 @@ def row(id_: int) -> StoredMessage:
 
 
 def given(kept: StoredLane) -> int | None:
-    """The filter has been given the first event from memory, and it is being kept."""
+    """Give the filter the first event from memory, and begin to store it; returns what `begin_storing` returns."""
     kept.handed_to = 1
     kept.in_flight_keys.add("key 1")
     return kept.begin_storing(0, "key 1")
 
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
-    """It waited at a bound (the simulation's seed 473: nobody read it, and nobody deleted it)."""
+    """The row had waited for room (the simulation's seed 473: the row was neither read nor deleted)."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.mark_passed("key 1")
@@ -46,7 +46,7 @@ def test_a_stored_message_is_read_again_from_its_row() -> None:
 
 
 def test_a_message_in_flight_when_a_later_one_fails_is_still_known_by_its_key() -> None:
-    """Else its row stayed, and nobody was given it (the simulation's seed 3738)."""
+    """Otherwise its row would stay, and no filter would receive the message (the simulation's seed 3738)."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.read_again()
@@ -64,7 +64,7 @@ def test_a_row_that_was_there_goes_with_the_next_order() -> None:
 
 
 def test_rows_that_are_gone_are_not_read_from_memory() -> None:
-    """The page was read before, and its first message was set aside since (the simulation's seed 655)."""
+    """The first message of the page was parked after the page was read (the simulation's seed 655)."""
     kept = StoredLane(3)
     kept.page.extend(map(row, (1, 2, 3)))
     kept.in_flight_keys |= {"key 1", "key 2"}
@@ -75,7 +75,7 @@ def test_rows_that_are_gone_are_not_read_from_memory() -> None:
 
 
 def test_a_row_of_what_was_given_before_it_was_kept_is_not_counted_as_read() -> None:
-    """Else one that was kept since would not be read (the simulation's seed 1465)."""
+    """Otherwise a message that was stored later would not be read (the simulation's seed 1465)."""
     kept = StoredLane(0)
     kept.end_storing("key 1", given(kept), is_stored=True)
     assert kept.unread == 0
