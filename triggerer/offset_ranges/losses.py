@@ -49,9 +49,7 @@ def compare(
         topic_id, partitions = logs[one.topic]
         bounds = partitions.get(one.partition)
         if not may_be_same(topic_id, one.topic_id):
-            losses.append(
-                f"{one}: topic {one.topic} was deleted and created again, so these messages are gone"
-            )
+            losses.append(f"{one}: topic {one.topic} was deleted and created again")
             continue
         if bounds is None:
             losses.append(f"{one}: the topic has no such partition")

@@ -165,7 +165,7 @@ def test_offsets_that_are_gone_fail_the_check_or_are_left_out(
 def test_a_topic_that_was_created_again_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Logs(p0=(0, 100))
     logs.topic_id = "B"
-    with pytest.raises(BrokenRanges, match="created again since"):
+    with pytest.raises(BrokenRanges, match="was deleted and created again"):
         checked(monkeypatch, logs, event(10, 20))
 
 

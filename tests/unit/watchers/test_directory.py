@@ -411,7 +411,7 @@ async def test_a_directory_in_which_the_user_may_not_write_is_an_error_of_the_wa
         check, shown = [line for line in lines if line.startswith(("check:", "shown:"))]
         text = f"files in the directory {directory} cannot be renamed and deleted"
         assert check.startswith(f"check: {text} by this user")
-        assert shown.startswith(f"shown: {text} (let the user")
+        assert shown.startswith(f"shown: {text} (give the user")
         assert shown.endswith(" []")
         assert (directory / "a").exists()
 

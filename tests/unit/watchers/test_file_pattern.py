@@ -573,7 +573,7 @@ def test_arguments_are_checked_and_serialised_in_one_way(tmp_path: Path) -> None
         ({"pattern": "a["}, "not closed"),
         ({"directory": "/data/*"}, "is a pattern"),
         ({"claim": "delete"}, '"move" or "remember"'),
-        ({"claim": "remember", "move_to": "done"}, 'claim="move" only'),
+        ({"claim": "remember", "move_to": "done"}, 'only with claim="move"'),
         ({"move_to": "."}, "another folder than directory"),
         ({"poke_interval": 0}, "above 0"),
     ]
