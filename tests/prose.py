@@ -1,6 +1,7 @@
 """Counts sentences that make a reader go back: `python -m tests.prose [PATH ...]` shows them, with file and line.
 
-A match is a place to look at, not an error. `tests/unit/test_prose.py` keeps the rate of each folder from rising.
+A match is a sentence to look at, not an error. `tests/unit/repository/test_prose.py` keeps the rate of each folder from
+rising.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class KafkaRanges:
         if losses and on_data_loss == "fail":
             raise BrokenRanges(
                 "; ".join(losses),
-                hint='the messages are gone: on_data_loss="skip" accepts the loss; a higher retention.ms avoids the next one',
+                hint='on_data_loss="skip" accepts the loss; a higher retention.ms of the topic avoids the next one',
             )
         for loss in losses:
             logger.warning("%s", loss)

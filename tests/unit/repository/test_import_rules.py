@@ -7,7 +7,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OURS = ("triggerer", "producers", "watchers")
 
 # Libraries that compute and do nothing else: no clock, no file, no socket, no task.

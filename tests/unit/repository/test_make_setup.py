@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _INTERPRETER = """#!/bin/sh
 case "$1 $2" in
   "--version "*) echo "Python 3.11.7" ;;

@@ -42,7 +42,7 @@ SETTINGS: Mapping[str, Any] = {
     "sqs": SqsSettings,
 }
 """Settings by the name of a connection. Connections with other names are Kafka's."""
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [
