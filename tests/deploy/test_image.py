@@ -83,14 +83,26 @@ def images() -> Iterator[Images]:
 @pytest.fixture(scope="module")
 def base(images: Images, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image of this machine's Debian, with Python and little else."""
-    folder = tmp_path_factory.mktemp("base")
+    return debian(images, tmp_path_factory, "base", BASE_PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def build_base(images: Images, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image like `base` that also has `strip`."""
+    return debian(images, tmp_path_factory, "build-base", f"{BASE_PACKAGES},binutils")
+
+
+def debian(
+    images: Images, tmp_path_factory: pytest.TempPathFactory, name: str, packages: str
+) -> str:
+    folder = tmp_path_factory.mktemp(name)
     started = time.monotonic()
     subprocess.run(
         [
             "mmdebstrap",
             "--quiet",
             "--variant=essential",
-            f"--include={BASE_PACKAGES}",
+            f"--include={packages}",
             "--keyring=/usr/share/keyrings",
             *(f"--aptopt={option}" for option in apt_options()),
             *(
@@ -105,13 +117,15 @@ def base(images: Images, tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     container = images("from", "scratch")
     images("add", "--quiet", container, folder / "base.tar", "/")
-    images("commit", "--quiet", "--rm", container, "base")
-    print(f"base: {size_mb(images, 'base'):.0f} MB in {time.monotonic() - started:.0f} s")
-    return "localhost/base"
+    images("commit", "--quiet", "--rm", container, name)
+    print(f"{name}: {size_mb(images, name):.0f} MB in {time.monotonic() - started:.0f} s")
+    return f"localhost/{name}"
 
 
 @pytest.fixture(scope="module")
-def image(images: Images, base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def image(
+    images: Images, base: str, build_base: str, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """The image, built with this machine's settings of pip."""
     config, paths = pip_settings()
     secret = tmp_path_factory.mktemp("pip") / "pip.conf"
@@ -124,6 +138,7 @@ def image(images: Images, base: str, tmp_path_factory: pytest.TempPathFactory) -
         "--format=docker",
         "--file=deploy/Containerfile",
         f"--build-arg=BASE={base}",
+        f"--build-arg=BUILD_BASE={build_base}",
         f"--secret=id=pip.conf,src={secret}",
         *(f"--volume={path}:{path}:ro" for path in paths),
         "--tag=triggerer",
