@@ -72,10 +72,11 @@ class SqsEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        """Raises `ConfigurationError` if a URL is given and the connection cannot be read.
+        """Return a key with the queue's identity, which depends on the connection if the queue is given by its URL.
 
-        Several processes compute the key. If the URL itself were the key in a process that cannot read the connection,
-        the processes would have different keys.
+        Raises:
+            ConfigurationError: The connection cannot be read. There is no other key to use instead, because all
+                processes that compute the key must have the same one.
         """
         return ("sqs", self.connection, self._identity())
 

@@ -22,9 +22,9 @@ class Lease(Protocol):
 
 
 class ProbeChecker:
-    """Checks each message of a queue when a filter gets it for the first time under a lease.
+    """Checks rule S13: a filter gets a message that failed too often only after a probe with another message.
 
-    When the filter gets the message again, nothing is checked, because then the results of earlier probes decide.
+    Only the first delivery under a lease is checked, because later ones depend on the results of earlier probes.
 
     Args:
         fail: Called with the broken rule and the details.
