@@ -1,4 +1,4 @@
-"""S3 by moto, and the jars by which Hadoop, and so Spark, reaches it (S3A)."""
+"""moto's S3, and the jars (S3A) by which Hadoop, and so Spark, reaches it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def asset(name: str) -> Asset:
 
 
 def partitioned(assets: Any, **arguments: Any) -> dict[str, Any]:
-    """Return a partitioned schedule in the form in which the store has it."""
+    """Return a partitioned schedule in its stored form."""
     found = schedule_of(PartitionedAssetTimetable(assets=assets, **arguments))
     assert found is not None
     return schedule_to_json(found)

@@ -1,4 +1,4 @@
-"""`why-not` says the same of partition keys before and after the scheduler has divided the queued events."""
+"""`why-not` shows equal partition keys before and after the scheduler has divided the queued events."""
 
 from datetime import timedelta
 

@@ -220,7 +220,7 @@ async def test_an_instance_that_died_long_ago_is_deleted(database: Database) -> 
 
 
 async def test_thousands_of_leases_are_extended_at_once(postgres: Database) -> None:
-    """With 10,000 leases, PostgreSQL once refused heartbeats ("stack depth limit exceeded"). Here the limit is lower."""
+    """With 10,000 leases, PostgreSQL once refused heartbeats ("stack depth limit exceeded"). Here its limit is low."""
     fences = [Fence(f"s{number:04}", "me", 1) for number in range(1_000)]
     lost = fences[0]._replace(epoch=2)
     async with postgres.transaction() as session:

@@ -234,7 +234,7 @@ async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_
         shown = await find_parked(session, chosen[2])
     assert found == [(chosen[0], 11, "ValueError: no"), (chosen[2], 12, "again")]
     assert shown is not None
-    assert shown.traceback == "Traceback …", "the former traceback stays if the new failure has none"
+    assert shown.traceback == "Traceback …", "the former traceback stays, as no new one came"
     assert await _bodies(database) == 2
 
 
