@@ -13,7 +13,7 @@ from tests.services.postgres import PostgresServer
 from tests.services.process import run_apart
 from tests.services.stores import create_migrated_database
 
-# A digest of everything in a database but its rows: tables, functions, rights, settings and so on.
+# A digest of a database without its rows: tables, functions, triggers, rights and settings.
 _SHAPE = """
 SELECT md5(string_agg(part::text, E'\\n' ORDER BY part::text)) FROM (
   SELECT (relname, relkind, relowner, relacl, reloptions) FROM pg_class

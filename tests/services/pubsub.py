@@ -34,7 +34,7 @@ def open_pubsub(
 
     Args:
         stream_lifetime_s: After this time the server ends each stream, as the service does; 0: never.
-        is_optimized: True for measurements. Building such a server takes a third more processor time, and CI builds one each time.
+        is_optimized: True for measurements. Such a build takes a third more processor time, and CI builds it each time.
     Raises:
         ServiceUnavailable: There is no Go, or it could not build the server.
     """

@@ -42,7 +42,7 @@ class S3:
         }
 
     def list_keys(self, prefix: str = "") -> list[str]:
-        """Return the objects' keys, without those that stand for folders."""
+        """Return the keys of the objects. Objects that stand for folders are left out."""
         pages = self.sdk.get_paginator("list_objects_v2").paginate(
             Bucket=self.bucket, Prefix=prefix
         )

@@ -1,4 +1,4 @@
-"""Scripts: what `Database.perform` promises, on each database and in each way of performing one."""
+"""What `Database.perform` promises about scripts, on each database and for each way to perform a script."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Claiming runs and writing what became of them, as an executor does it: steps that are whole transactions."""
+"""An executor claims runs and stores their results, in steps that are whole transactions."""
 
 from __future__ import annotations
 
