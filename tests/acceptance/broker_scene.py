@@ -1,4 +1,4 @@
-"""A service on a broker's queues that is killed and cut off; the tests of conservation share it."""
+"""A service on a broker's queues, and the faults and checks that tests of conservation share."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ for asset in assets:
         count()
 """
 
-# A class that raises on some messages for as long as a file is there. To be replaced: BASE, FAILS (an expression of
-# `message`) and TROUBLE.
+# A trigger class that raises at some messages while a file exists. Replace BASE (the class to inherit from), FAILS (an
+# expression of `message`) and TROUBLE (the path of the file).
 FLAKY = """
 from pathlib import Path
 
@@ -78,7 +78,7 @@ class BrokerScene:
             settings=connection,
         )
 
-    # What is done to it
+    # Messages and faults
 
     def publish(self, count: int) -> None:
         """Send the next messages, numbered, spread over the keys that have an order."""
@@ -94,32 +94,32 @@ class BrokerScene:
         """Send messages of one key, in order."""
 
     def kill(self) -> None:
-        """SIGKILL, and start again."""
+        """Kill the service with SIGKILL, check that no child is left, and start the service again."""
         self.instance.kill()
         assert self.instance.orphans() == []
         self.instance.start()
 
     def cut(self) -> None:
-        """All connections are reset, and for a while none can be made."""
+        """Reset all connections to the broker, and refuse new ones for a while."""
         self.proxy.refuse()
         # How long the cut lasts.
         time.sleep(self.random.uniform(0.2, 2.0))
         self.proxy.heal()
 
     def make_trouble(self) -> None:
-        """The flaky watchers fail for a while."""
+        """Let the flaky watchers fail for a while."""
         self.trouble.touch()
-        # How long they do.
+        # How long they fail.
         time.sleep(self.random.uniform(0.5, 3.0))
         self.trouble.unlink()
 
     def go_through(self, acts: Sequence[Callable[[], None]], *, messages: int) -> None:
-        """Start the service, and do these in any order, with messages before, between and after them."""
+        """Start the service, and perform the acts in random order, with messages before, between and after them."""
         self.publish(messages // 4)
         self.instance.start()
         for act in self.random.sample(acts, len(acts)):
             self.publish(messages // 2 // len(acts))
-            # So that each comes at a moment of its own in the work.
+            # The random pause lets each act meet the service at another moment of its work.
             time.sleep(self.random.uniform(0.5, 3.0))
             act()
         self.publish(messages - self.sent)
@@ -137,11 +137,11 @@ class BrokerScene:
         self.until(is_so, "all events are in runs that ended")
 
     def end(self) -> None:
-        """Stop the service, which leaves nothing behind."""
+        """Stop the service, and check that it ends in order and leaves no process."""
         assert self.instance.stop() == 0, self.instance.tail()
         assert self.instance.orphans() == []
 
-    # What came of it
+    # Results
 
     def events(self) -> dict[str, list[dict[str, Any]]]:
         """Return each asset's events in the order of storing; empty while there are no tables."""
@@ -158,7 +158,7 @@ class BrokerScene:
         return {name: Counter(one["n"] for one in found) for name, found in self.events().items()}
 
     def check_numbers(self, expected: dict[str, Counter[int]]) -> None:
-        """Wait until ended runs have the expected number of events, sick watchers included, and compare them."""
+        """Wait until all expected events, also of sick watchers, are in ended runs; compare their numbers."""
         count = sum(map(Counter.total, expected.values()))
         self.until(
             lambda: sum(map(len, self.events().values())) >= count,
@@ -181,7 +181,7 @@ AnyScene = TypeVar("AnyScene", bound=BrokerScene)
 
 
 def lent(scene: AnyScene) -> Iterator[AnyScene]:
-    """For a fixture: the service is killed if it still runs."""
+    """Yield the scene for a fixture, and kill the service afterwards if it still runs."""
     yield scene
     if scene.instance.is_running:
         scene.instance.kill()

@@ -14,7 +14,7 @@ from tests.acceptance.forked_commands import ForkedService, can_fork, command_fo
 from triggerer.cli.main import SERVICES
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-"""Without settings of whoever runs the tests. Services take a free port, because tests run side by side."""
+"""The environment without the tester's own settings. The API takes a free port, because tests run side by side."""
 ENVIRONMENT["TRIGGERER__API__PORT"] = "0"
 
 

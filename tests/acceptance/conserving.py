@@ -1,4 +1,4 @@
-"""A topic whose messages are counted, four watchers on it in two streams, and what each has to have in the end."""
+"""A topic with four watchers in two streams, and the check that each watcher has exactly the right events."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Scene:
     """A topic, a database, one or two instances, and what is done to them.
 
     Args:
-        patience_s: How long to wait, in the end, until all has come through.
+        patience_s: The time to wait, at the end of a test, for all events and runs.
         settings: More of the instances' configuration, in TOML.
-        bootstrap: The instances' way to the broker; None: the direct one.
+        bootstrap: The broker's address for the instances; None: its direct address.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Scene:
         self._dags = dags
         self.first = self.instance("first")
         self.late_from: dict[int, int] | None = None
-        """By partition, from where on a watcher that was declared later has to have everything."""
+        """By partition, the first offset that the late watcher must receive; None: no late watcher is checked."""
         self.not_publishing = threading.Lock()
-        """Held while the broker is away, by whoever publishes besides."""
+        """A lock that keeps a test from publishing while an attack has stopped the broker."""
         self.sent: dict[int, list[dict[str, int]]] = {p: [] for p in range(PARTITIONS)}
         kafka.create_topic(self.topic, PARTITIONS)
 
     def instance(self, name: str, *, url: str | None = None) -> Instance:
-        """One that is not started yet. `url`: its way to the database; None: the direct one."""
+        """Return an instance that is not started yet. `url` is its way to the database; None: the direct way."""
         return Instance(
             self._folder / name,
             dags_folder=self._dags,
@@ -121,7 +121,7 @@ class Scene:
 
     @contextmanager
     def publishing(self, *, every_s: float = 0.1) -> Iterator[threading.Thread]:
-        """Publish 20 messages again and again, in a thread, which dies if that fails."""
+        """Publish 20 messages again and again, in a thread. The thread ends early if publishing fails."""
         is_over = threading.Event()
 
         def publish() -> None:
@@ -137,11 +137,11 @@ class Scene:
             publisher.join()
 
     def declare_late(self) -> None:
-        """Another file, with a watcher on the first stream."""
+        """Add another DAG file, with a watcher on the first stream."""
         (self._dags / "late.py").write_text(LATE.format(topic=self.topic))
 
     def mark_late(self) -> None:
-        """The late watcher must receive every message that is published from now on."""
+        """From now on, the late watcher must receive every message that is published."""
         self.late_from = {partition: len(messages) for partition, messages in self.sent.items()}
 
     def replace_dag_file(self, *, away_s: float) -> None:
@@ -169,7 +169,7 @@ class Scene:
         self.first.start()
 
     def expected(self) -> dict[str, Counter[tuple[int, int]]]:
-        """The (partition, offset) of the messages that each asset must have exactly once."""
+        """Return, by asset, the (partition, offset) of each message that must have exactly one event."""
         wanted: dict[str, Callable[[dict[str, int]], bool]] = {
             "everything": lambda message: True,
             "again": lambda message: True,
@@ -210,7 +210,7 @@ class Scene:
         return ends
 
     def check(self, excused: Sequence[str] = ()) -> None:
-        """Wait until all has come through, then count everything.
+        """Wait until all messages are events in ended runs, and check that none is missing or doubled.
 
         Args:
             excused: Each run has to succeed, unless its error has one of these texts.
@@ -218,13 +218,13 @@ class Scene:
         ends = self.wait_until_committed()
         expected = self.expected()
         total = sum(counter.total() for counter in expected.values())
-        # The broker is advanced also past what a watcher that is behind has yet to read again.
+        # The broker's position may be past messages that a watcher has yet to catch up with.
         self._wait_for(
             lambda: self._count("asset_event") + self._count("parked_message") >= total,
             "everything is an event, or set aside",
         )
         if self._count("parked_message"):
-            # While there was trouble, a message has failed ten times, and others have passed.
+            # During the trouble, a message has failed ten times while others passed, so it was parked.
             self.first.cli("watchers", "parked", "replay", "--all")
         self._wait_for(lambda: self._count("asset_event") >= total, f"{total} asset events")
         assert self.records.positions() == expected, _difference(self.records.positions(), expected)

@@ -1,4 +1,4 @@
-"""Runs commands and services in forks of a process that has imported what they need.
+"""Runs commands and services in forks of a process that has already imported their modules.
 
 The imports are most of the processor time of a command, and of the start of a service. The tests start hundreds of
 them. Each is still a process of its own, with its own arguments, directory, environment and output.
@@ -43,7 +43,7 @@ _TIMEOUT_S = 60
 
 
 class CommandForks:
-    """A process that runs one command after another; made by `command_forks`."""
+    """A process that forks commands, one after another, and services. `command_forks` makes it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class CommandForks:
         return int(answer)
 
     def close(self) -> None:
-        """End the process; a command that still runs is killed after its time."""
+        """End the process. Waits for a command that still runs, at most until the command's time limit."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -145,7 +145,9 @@ class ForkedService:
 
 
 def can_fork(environment: Mapping[str, str], of_forks: Mapping[str, str]) -> bool:
-    """Return whether a fork with this environment is like a new process: Python and the linker read it at a start.
+    """Return whether a fork with this environment is like a new process.
+
+    Python, the linker and the allocator read their variables only when a process starts.
 
     Args:
         of_forks: The environment of the process that forks. A test may have changed its own since.

@@ -52,7 +52,7 @@ class Instance:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Start the service, without waiting until it is ready."""
         self._process = start_service(
             "standalone",
             "--config",
@@ -63,28 +63,28 @@ class Instance:
         )
 
     def kill(self) -> None:
-        """SIGKILL, to the service alone: its children have to notice by themselves."""
+        """Kill the service's process with SIGKILL. Its children are left alone: they must notice, and end."""
         if self._process is not None:
             self._children = self.children()
             self._process.kill()
             self._process.wait()
 
     def stop(self, *, within_s: float = 60) -> int:
-        """SIGTERM; the exit code."""
+        """Stop the service with SIGTERM; return its exit code."""
         assert self._process is not None
         self._children = self.children()
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(within_s)
 
     def children(self) -> list[psutil.Process]:
-        """All processes below it."""
+        """Return all descendants of the service's process."""
         try:
             return psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
     def orphans(self, *, within_s: float = 20) -> list[psutil.Process]:
-        """Children that outlive it for longer than `within_s`."""
+        """Return the children that still live this time after the service has ended."""
         return still_alive(self._children, within_s=within_s)
 
     def cli(self, *arguments: str) -> str:
@@ -98,7 +98,7 @@ class Instance:
         ).stdout
 
     def tail(self, lines: int = 40) -> str:
-        """The end of its log."""
+        """Return the last lines of the service's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
@@ -113,7 +113,7 @@ def wait_until(
     """Poll a condition of another process; the failure shows the end of the log of `of`.
 
     Raises:
-        AssertionError: It did not come true in time.
+        AssertionError: The condition did not become true in time.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -124,5 +124,5 @@ def wait_until(
         if now > deadline:
             log = "" if of is None else f"\n{of.tail()}"
             raise AssertionError(f"not within {within_s:g} s: {what}{log}")
-        # A command takes a second of a processor that others wait for.
+        # A condition that runs a command takes a second of processor time, so pause for as long as it took.
         time.sleep(max(every_s, now - asked))

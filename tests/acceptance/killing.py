@@ -33,9 +33,9 @@ class Mark(NamedTuple):
     attempt: int
     execution: str
     what: str
-    """begins, works (once for each row), the result of each output, or ends."""
+    """`begins`, `works` (once for each row), the result of an output, or `ends`."""
     at: float
-    """On the machine's monotonic clock."""
+    """Seconds on the machine's monotonic clock."""
 
 
 def read_marks(path: Path) -> list[Mark]:
@@ -64,7 +64,7 @@ def kill_at_random(
         following = following or chance.sample(list(victims), len(victims))
         _fill(service)
         is_warm = not done or done[-1][0] == "run's process"
-        # The moment of the kill is random: that is what is tried.
+        # No condition to wait for: the test needs a random moment.
         time.sleep(chance.uniform(0, lasts["with a warm one" if is_warm else "with a new driver"]))
         at = time.monotonic()
         if _waiting(service) and victims[following[-1]](service):
@@ -81,7 +81,7 @@ def _time_of_run(service: Standalone) -> float:
 
 
 def _fill(service: Standalone) -> None:
-    """Have some runs waiting, so that a command seldom delays the next kill: failed runs again, and new ones."""
+    """Retry failed runs and add new ones, so that some runs wait and a command seldom delays the next kill."""
     if _waiting(service) > 1:
         return
     retry_failed(service)
@@ -148,7 +148,7 @@ def _phase(marks: list[Mark], at: float, former_kill: float) -> str:
 
 
 def check_marks(marks: list[Mark]) -> None:
-    """No execution works after a later one of its run has begun, and each attempt calls the task once at most."""
+    """Check that each attempt calls the task at most once, and no execution works after a later one has begun."""
     begins: dict[str, list[Mark]] = defaultdict(list)
     last: dict[str, float] = {}
     for mark in marks:

@@ -41,17 +41,17 @@ class Records:
         return self.rows(query)[0][0]
 
     def holds(self, query: str) -> bool:
-        """Whether a query of one value answers true; not as long as there are no tables."""
+        """Return whether a query of one value gives true; False while there are no tables."""
         try:
             return bool(self.value(query))
         except (sqlite3.OperationalError, asyncpg.UndefinedTableError):
             return False
 
     def wait_until(self, query: str, *, within_s: float = 60) -> None:
-        """Poll a query of one value; a command would take a hundred times as long to answer.
+        """Poll a query of one value until it is true. A command would take a hundred times as long as a query.
 
         Raises:
-            TimeoutError: It did not come true in time.
+            TimeoutError: The value did not become true in time.
         """
         deadline = time.monotonic() + within_s
         while not self.holds(query):
@@ -60,7 +60,7 @@ class Records:
             time.sleep(0.05)
 
     def positions(self) -> dict[str, Counter[tuple[int, int]]]:
-        """(partition, offset) of every asset event, counted, by asset name."""
+        """Return, by asset name, how many events each (partition, offset) has."""
         found: dict[str, Counter[tuple[int, int]]] = {}
         for name, extra in self.rows(
             "SELECT a.name, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id"
@@ -84,8 +84,8 @@ class Conservation:
 
 
 def conservation(records: Records) -> Conservation:
-    """Count once."""
-    # An outer join: an inner one may be made the other way round, with a scan of the queue for each run.
+    """Count the events and runs now, in one query."""
+    # For an inner join, the planner may start from the runs, and scan the queue for each run.
     ((events, queued, taken, active, failed),) = records.rows(
         "SELECT (SELECT count(*) FROM asset_event), waiting, taken,"
         " (SELECT count(*) FROM dag_run WHERE state IN ('queued', 'running')),"

@@ -53,7 +53,7 @@ class Standalone:
         return json_of(self.run(*arguments, "--json"))
 
     def until(self, query: str) -> None:
-        """Wait until the database says so; a command would hold the service up that is waited for."""
+        """Wait until the query is true. Asking by a command would slow down the service."""
         try:
             self.records.wait_until(query)
         except TimeoutError as late:

@@ -44,9 +44,9 @@ class WatchingScene:
     """A topic of its own and a service that is not started yet.
 
     Args:
-        topic: Its name begins with this.
-        classes: Of triggers, which inherit from `Ours`.
-        names: By asset the class that watches it.
+        topic: The first part of the topic's name.
+        classes: The code of the trigger classes, which inherit from `Ours`.
+        names: By asset, the trigger class of the asset's watcher.
         settings: More of the service's configuration, in TOML.
     """
 
@@ -93,7 +93,7 @@ class WatchingScene:
         )
 
     def kill(self) -> None:
-        """For the end of a test: the service, if it still runs."""
+        """Kill the service at the end of a test, if it still runs."""
         if self.instance.is_running:
             self.instance.kill()
 
@@ -101,7 +101,7 @@ class WatchingScene:
         self.kafka.produce(self.topic, [str(value) for value in range(number)])
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """By asset the events, and how many keys they have."""
+        """Return, by asset, the number of events and the number of their different keys."""
         return {
             name.removeprefix("x-test://"): (events, keys)
             for name, events, keys in self.records.rows(COUNTS)

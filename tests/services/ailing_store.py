@@ -61,7 +61,7 @@ class AilingStore:
         return dag_id(number)
 
     def run_id(self, number: int) -> str:
-        """Return the id of a run of the first DAG that has taken thousands of events."""
+        """Return the id of a run that has taken thousands of events; the run belongs to the first DAG."""
         return f"asset_triggered__{_NEWEST_RUN_WITH_EVENTS - number * 2_000}"
 
     def asset_name(self, number: int) -> str:
@@ -178,7 +178,7 @@ def open_ailing_store(folder: Path, url: str | None = None) -> Iterator[AilingSt
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            # Lines of the log come first.
+            # The lines before the address belong to the log.
             line = next(line for line in process.stdout if line.startswith("http"))
             yield AilingStore(*line.split())
         finally:

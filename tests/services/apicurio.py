@@ -1,4 +1,4 @@
-"""Apicurio's registry, which keeps schemas in memory and speaks Confluent's protocol, on a free loopback port."""
+"""Apicurio's schema registry on a free loopback port. It keeps schemas in memory and speaks Confluent's protocol."""
 
 import urllib.error
 import urllib.request
@@ -15,7 +15,7 @@ JAVA = 21
 
 @contextmanager
 def open_apicurio(*, heap: str = "512m") -> Iterator["ApicurioServer"]:
-    """Start a registry; it forgets everything at the end.
+    """Start a registry without schemas, and stop it at the end of the block.
 
     Raises:
         ServiceUnavailable: There is no Java 21, or no registry in the cache and no way to get it.
@@ -28,7 +28,7 @@ def open_apicurio(*, heap: str = "512m") -> Iterator["ApicurioServer"]:
 
 
 class ApicurioServer:
-    """One registry. `url` is what a client of Confluent's is given."""
+    """A registry. `url` is the address for clients that speak Confluent's protocol."""
 
     def __init__(self, java: Path, program: Path, home: Path, heap: str) -> None:
         port, management = free_ports(2)

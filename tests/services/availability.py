@@ -15,7 +15,7 @@ KEPT_LOGS = Path(__file__).parents[2] / ".cache" / "service-logs"
 
 
 class Service(Protocol):
-    """What `open_postgres`, `open_kafka` and their like yield."""
+    """A running service, as `open_postgres`, `open_kafka` and the other openers yield it."""
 
     daemon: Daemon
 
@@ -26,7 +26,7 @@ _open: list[Daemon] = []
 
 @contextmanager
 def service(opened: AbstractContextManager[S]) -> Iterator[S]:
-    """Open a service for a fixture; where it is absent, skip or fail (see `skip_or_fail`)."""
+    """Open a service for a fixture. If the machine lacks the service, call `skip_or_fail`."""
     with ExitStack() as stack:
         try:
             server = stack.enter_context(opened)
@@ -38,7 +38,7 @@ def service(opened: AbstractContextManager[S]) -> Iterator[S]:
 
 
 def skip_or_fail(reason: str) -> NoReturn:
-    """Skip for want of a service; with TRIGGERER_REQUIRE_SERVICES=1, as in CI, fail."""
+    """Skip the test, because a service is absent. With TRIGGERER_REQUIRE_SERVICES=1, as in CI, fail it instead."""
     __tracebackhide__ = True
     if os.environ.get("TRIGGERER_REQUIRE_SERVICES") == "1":
         pytest.fail(f"TRIGGERER_REQUIRE_SERVICES=1, but: {reason}", pytrace=False)
@@ -46,13 +46,13 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 
 def restart_stopped() -> None:
-    """Start what an earlier test stopped or killed and, failing, left so."""
+    """Start each open service that an earlier test has stopped or killed, and has not started again."""
     for daemon in _open:
         daemon.start()
 
 
 def keep_logs() -> list[tuple[str, str]]:
-    """Copy all open services' logs to `.cache/service-logs`; titles and ends, for a report."""
+    """Copy the logs of all open services to `.cache/service-logs`; return a title and the last lines of each log."""
     sections = []
     for daemon in _open:
         KEPT_LOGS.mkdir(parents=True, exist_ok=True)

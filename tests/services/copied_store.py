@@ -1,4 +1,4 @@
-"""Copies the rows of a SQLite store into an empty PostgreSQL store, so that large stores are made once for both."""
+"""Copies the rows of a SQLite store into an empty PostgreSQL store, so that a large store is made only once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _records(source: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ..
 
 
 def _cast(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """Return what makes PostgreSQL's value of the one that SQLite stores; None: both store the same."""
+    """Return a function that turns SQLite's value into PostgreSQL's; None if both databases store the same value."""
     if isinstance(column.type, UtcDateTime):
         return lambda text: datetime.fromisoformat(text).replace(tzinfo=UTC)
     return bool if isinstance(column.type, Boolean) else None

@@ -1,4 +1,4 @@
-"""PostgreSQL databases at the newest revision that tests use one after another: a new one costs ten times as much."""
+"""PostgreSQL databases at the newest revision, which tests use in turn. A new database would cost ten times as much."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.services.postgres import PostgresServer
 from tests.services.process import run_apart
 from tests.services.stores import create_migrated_database
 
-# Tables, indexes, columns, functions, triggers, rights and settings, as one text.
+# A digest of a database without its rows: tables, functions, triggers, rights and settings.
 _SHAPE = """
 SELECT md5(string_agg(part::text, E'\\n' ORDER BY part::text)) FROM (
   SELECT (relname, relkind, relowner, relacl, reloptions) FROM pg_class
@@ -43,7 +43,7 @@ WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'al
   AND pg_relation_size(oid) > 0
 """
 _SMALL_BYTES = 10 * 8192
-"""The planner takes a table without statistics for this large, even if the table has no pages."""
+"""The size that the planner assumes for a table without statistics, even if the table has no pages."""
 _RESTART_SEQUENCES = """
 SELECT setval(oid, 1, false) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'S'
 """
@@ -51,12 +51,12 @@ SELECT setval(oid, 1, false) FROM pg_class WHERE relnamespace = 'public'::regnam
 
 @cache
 def database_pool(server: PostgresServer) -> DatabasePool:
-    """Return the pool of a server; some modules have one of their own."""
+    """Return the pool of a server. Some test modules have a server, and so a pool, of their own."""
     return DatabasePool(server)
 
 
 class DatabasePool:
-    """Databases of one server, each without rows when it is lent."""
+    """Databases of one server. A database that is lent has no rows."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -65,7 +65,7 @@ class DatabasePool:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Lend a database that nobody else uses; its URL. Connections that are still open afterwards are closed."""
+        """Lend a database that nobody else uses; yield its URL. After the block, all connections to it are closed."""
         name = self._free.pop() if self._free else self._create()
         try:
             yield self._server.url(name)
@@ -95,17 +95,17 @@ class DatabasePool:
         try:
             connection = await self._connect(name)
         except asyncpg.PostgresError:
-            return False  # the test has dropped it, or lets nobody in
+            return False  # the test has dropped the database, or refuses connections to it
         try:
             await connection.execute(_END_OTHERS)
             if await connection.fetchval(_SHAPE) != self._shape:
                 return False
-            # A planner that remembers the rows of another test plans differently.
+            # Statistics about the rows of another test would change the planner's choices.
             if await connection.fetchval(_HAS_STATISTICS):
                 return False
             await self._delete_rows(connection)
         except asyncpg.PostgresError:
-            return False  # it may have dropped tables
+            return False  # the test may have dropped tables
         else:
             return True
         finally:

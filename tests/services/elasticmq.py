@@ -24,11 +24,11 @@ messages-storage {{ enabled = true, uri = "jdbc:h2:{home}/messages;WRITE_DELAY=0
 
 @contextmanager
 def open_elasticmq(*, durable: bool = False, heap: str = "256m") -> Iterator["ElasticMqServer"]:
-    """Start a server, and remove it and what it stored at the end.
+    """Start a server. At the end of the block, kill the server and remove its data.
 
     Args:
-        durable: Whether it keeps queues and messages when it is stopped. It stores them after it has answered, so a
-            kill may lose the last ones.
+        durable: Whether queues and messages survive a stop. The server stores a message after it has answered, so a
+            kill may lose the newest messages.
 
     Raises:
         ServiceUnavailable: There is no Java 17, or no server in the cache and no way to get it.
@@ -57,7 +57,7 @@ def _train(program: JavaProgram) -> None:
 
 
 class ElasticMqServer(SqsClient):
-    """One server. Its port stays the same over `stop`, `kill` and `start`; if it is durable, its messages do too."""
+    """A server that keeps its port over `stop`, `kill` and `start`. A durable server also keeps its messages."""
 
     def __init__(self, program: JavaProgram, home: Path, *, durable: bool, heap: str) -> None:
         (self.port,) = free_ports(1)
@@ -65,7 +65,7 @@ class ElasticMqServer(SqsClient):
         configuration = home / "elasticmq.conf"
         text = _CONFIGURATION.format(port=self.port, region=self.region)
         configuration.write_text(text + (_STORAGE.format(home=home) if durable else ""))
-        # A property, not an argument: it stands before the main class.
+        # The option is a system property of Java, so it must come before the main class.
         command = program.command(heap, "org.elasticmq.server.Main")
         command.insert(1, f"-Dconfig.file={configuration}")
         self.daemon = Daemon(
@@ -75,12 +75,12 @@ class ElasticMqServer(SqsClient):
             ready=self._is_ready,
         )
         self._kept = set[str]() if durable else None
-        """The queues that are there again after a start."""
+        """The names of the queues that the server must have again after a start; None if it is not durable."""
 
     def _is_ready(self) -> bool:
         if not accepts_connections(self.port):
             return False
-        # It answers before it has read which queues it had: those are unknown to it for a tenth of a second.
+        # For a tenth of a second after its start, the server answers but does not know its stored queues.
         return not self._kept or self._kept <= self.queue_names()
 
     def create_queue(self, name: str, **options: Any) -> str:
@@ -95,11 +95,11 @@ class ElasticMqServer(SqsClient):
             self._kept.discard(url.rpartition("/")[2])
 
     def start(self) -> None:
-        """Start it on its port and data, and wait until it serves."""
+        """Start the server on its port and data, and wait until it has its queues."""
         self.daemon.start()
 
     def stop(self) -> None:
-        """Shut down properly."""
+        """Stop the server in order, and wait until it has ended."""
         self.daemon.stop()
 
     def kill(self) -> None:

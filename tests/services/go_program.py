@@ -1,4 +1,4 @@
-"""Programs that Go builds, once on a machine: in a cache that outlives the checkout."""
+"""Programs that Go builds once for each machine. A cache outside the checkout keeps them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def find_go(service: str) -> str:
     """The path of `go`.
 
     Raises:
-        ServiceUnavailable: There is none.
+        ServiceUnavailable: `go` is not installed.
     """
     go = shutil.which("go")
     if go is None:
@@ -35,7 +35,7 @@ def run_go(
     done = subprocess.run(
         command,
         cwd=cwd,
-        # The compiler has little to collect before it ends.
+        # The compiler runs only briefly, so collecting garbage less often saves time.
         env={"GOGC": "400", **os.environ, "CGO_ENABLED": "0", **variables},
         capture_output=True,
         text=True,
@@ -47,10 +47,10 @@ def run_go(
 
 
 def find_built(name: str, build: Callable[[Path], None]) -> Path:
-    """The file or folder `name` of the cache. If it is missing, `build` makes it at the given path.
+    """Return the file or folder `name` of the cache. If it is missing, `build` makes it at the path that it receives.
 
     Args:
-        name: It names the service, and all that the result depends on, for example by a digest of the sources.
+        name: The service, and everything that the result depends on, for example as a digest of the sources.
     """
     found = cache_folder() / name
     with locked(f"{name.partition('-')[0]}.lock"):

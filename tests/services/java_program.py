@@ -1,4 +1,4 @@
-"""A Java program's jars, and an archive of its classes that halves its start: in a cache that outlives the checkout."""
+"""The jars of a Java program, and an archive of its classes that halves its start. Both are in a cache."""
 
 import fcntl
 import hashlib
@@ -18,7 +18,7 @@ from tests.services.process import ServiceUnavailable
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """The arguments with which the main classes of some jars are started."""
+    """A Java runtime, jars, and the options for starting a main class of the jars."""
 
     java: Path
     jars: Path
@@ -27,7 +27,7 @@ class JavaProgram:
     def command(self, heap: str, program: str, *arguments: str | Path) -> list[str | Path]:
         """The command that runs one of the main classes."""
         logger = "-Dorg.slf4j.simpleLogger"
-        # Archived classes are used where the class path is the same, so its order is ours.
+        # Java uses the archive only with an equal class path, so the jars are sorted.
         classpath = ":".join(sorted(map(str, self.jars.glob("*.jar"))))
         return [
             self.java, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *self.options,
@@ -36,8 +36,10 @@ class JavaProgram:
         ]  # fmt: skip
 
     def with_archive(self, train: Callable[["JavaProgram"], None]) -> "JavaProgram":
-        """Return the command with an archive of the classes that `train` makes Java load, made once for each Java on a
-        machine."""
+        """Return this program with an archive of the classes that `train` makes Java load.
+
+        The archive is made once for each version of Java on a machine.
+        """
         version = subprocess.run([self.java, "-version"], capture_output=True, check=True).stderr
         archive = self.jars.with_suffix(f".{hashlib.sha256(version).hexdigest()[:12]}.jsa")
         with locked("lock"):
@@ -52,7 +54,7 @@ class JavaProgram:
 
 @cache
 def find_program(name: str) -> JavaProgram:
-    """Java, and the jars that `<name>/pom.xml` names; the first use on a machine takes them from Maven's repository.
+    """Return Java and the jars that `<name>/pom.xml` names. The first use on a machine gets the jars with Maven.
 
     Raises:
         ServiceUnavailable: There is no Java 17, or the jars are not cached and Maven is missing or could not get them.
@@ -62,20 +64,20 @@ def find_program(name: str) -> JavaProgram:
 
 @cache
 def find_jars(name: str) -> Path:
-    """The folder with the jars that `<name>/pom.xml` names; as `find_program` for the rest.
+    """Return the folder with the jars that `<name>/pom.xml` names. The first use on a machine gets them with Maven.
 
     Raises:
-        ServiceUnavailable: They are not cached, and Maven is missing or could not get them.
+        ServiceUnavailable: The files are not cached, and Maven is missing or could not get them.
     """
     return _find(name, "copy-dependencies")
 
 
 @cache
 def find_unpacked(name: str) -> Path:
-    """Where the archives are unpacked that `<name>/pom.xml` names; as `find_program` for the rest.
+    """Return the folder with the unpacked archives of `<name>/pom.xml`. The first use on a machine gets them by Maven.
 
     Raises:
-        ServiceUnavailable: They are not cached, and Maven is missing or could not get them.
+        ServiceUnavailable: The files are not cached, and Maven is missing or could not get them.
     """
     return _find(name, "unpack-dependencies")
 
@@ -90,7 +92,7 @@ def _find(name: str, goal: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """A folder of this user that outlives the checkout."""
+    """Return this user's cache folder, which lies outside the checkout."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triggerer-tests"
     root.mkdir(parents=True, exist_ok=True)
     return root
@@ -98,7 +100,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Keep others out who use the same file of the cache: workers of a session want the same at the same time."""
+    """Hold the lock `name` of the cache, because several workers of a test session may need the same file at once."""
     with (cache_folder() / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -30,7 +30,7 @@ def open_kafka(
     """Format a log directory, start a broker on it, and remove both at the end.
 
     Args:
-        behind_proxy: A second listener; None: there is none.
+        behind_proxy: A second listener; None: the broker has only one.
         creates_topics: Whether the broker creates each topic that a client mentions, as brokers do by default.
     Raises:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
@@ -56,10 +56,10 @@ def _one_broker(
 
 @cache
 def kafka_with_archive() -> JavaProgram:
-    """Kafka, and an archive of the classes that a broker needs: it starts in half the processor time.
+    """Return Kafka with an archive of the classes that a broker needs, which halves the processor time of a start.
 
     Raises:
-        ServiceUnavailable: As `find_program`.
+        ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
     """
     return find_program("kafka").with_archive(_train)
 
@@ -72,16 +72,16 @@ def _train(kafka: JavaProgram) -> None:
 
 
 class BehindProxy(NamedTuple):
-    """A listener that sends its clients to a proxy; the other listener sends them to the broker."""
+    """A second listener, which tells its clients the address of a proxy instead of the broker's address."""
 
     port: int
-    """Where the broker listens, and the proxy leads to."""
+    """The port where the broker listens. The proxy forwards to this port."""
     proxy_port: int
-    """The address that the broker advertises."""
+    """The port of the proxy, which the broker advertises to clients of this listener."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Settings to add to the broker's own ones."""
+        """Return the settings that add this listener to a broker."""
         return {
             "listeners": f"PROXIED://127.0.0.1:{self.port}",
             "advertised.listeners": f"PROXIED://127.0.0.1:{self.proxy_port}",
@@ -90,7 +90,7 @@ class BehindProxy(NamedTuple):
 
 
 class KafkaServer(KafkaClient):
-    """One broker. Its port and data stay the same over `stop`, `kill` and `start`."""
+    """One broker, which keeps its port and data over `stop`, `kill` and `start`."""
 
     def __init__(
         self,
@@ -115,11 +115,11 @@ class KafkaServer(KafkaClient):
         )
 
     def start(self) -> None:
-        """Start it on its port and data, and wait until it serves metadata."""
+        """Start the broker on its port and data, and wait until it serves metadata."""
         self.daemon.start()
 
     def stop(self) -> None:
-        """Shut down properly."""
+        """Stop the broker in order, and wait until it has ended."""
         self.daemon.stop()
 
     def kill(self) -> None:
@@ -127,7 +127,7 @@ class KafkaServer(KafkaClient):
         self.daemon.kill()
 
     def cut_log(self, topic: str, partition: int = 0, *, at: int) -> None:
-        """Kill, lose all batches from this offset on as an unclean leader election would, and start."""
+        """Kill the broker, delete all batches from this offset on as an unclean leader election would, and start it."""
         self.kill()
         data = self._data
         (log,) = (data / f"{topic}-{partition}").glob("*.log")
@@ -152,7 +152,7 @@ class KafkaServer(KafkaClient):
 
 
 def broker_settings(node: int, port: int, controller_port: int, data: Path) -> dict[str, object]:
-    """The settings of a node that is broker and controller, without how it finds other controllers."""
+    """Return the settings of a node that is broker and controller. The caller adds the addresses of the controllers."""
     return {
         "process.roles": "broker,controller",
         "node.id": node,
@@ -162,7 +162,7 @@ def broker_settings(node: int, port: int, controller_port: int, data: Path) -> d
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": data,
         "auto.create.topics.enable": "false",
-        # Internal topics: one node cannot have copies, and many partitions only slow the start.
+        # Internal topics have one copy, because there is one node, and few partitions, because more slow the start.
         "offsets.topic.num.partitions": 1,
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.num.partitions": 1,
@@ -171,14 +171,14 @@ def broker_settings(node: int, port: int, controller_port: int, data: Path) -> d
         "share.coordinator.state.topic.num.partitions": 1,
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
-        # A group's first member need not wait for a second, and a dead one may be noticed soon.
+        # A group's first member does not wait for others, and a dead member may be noticed after a second.
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 1000,
         "file.delete.delay.ms": 1000,
         # After a kill, the broker may come back under its id once its old session is over.
         "broker.session.timeout.ms": 2000,
         "broker.heartbeat.interval.ms": 500,
-        # Small enough for a laptop: the cleaner alone would take 128 MB of heap.
+        # By default, the log cleaner alone takes 128 MB of heap.
         "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
         "num.network.threads": 2,
         "num.io.threads": 2,

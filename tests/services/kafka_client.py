@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class KafkaClient:
-    """Synchronous, from any thread: each request has a loop of its own.
+    """A synchronous client, for any thread. Each request runs in an event loop of its own.
 
-    Topics are never made by being mentioned: see `create_topic`.
+    The broker does not create topics that a client merely mentions, so call `create_topic`.
 
     Args:
         replicas: How many copies a new topic has.
@@ -40,7 +40,7 @@ class KafkaClient:
         """Make a topic and wait until the broker serves it.
 
         Args:
-            placed: By partition, the nodes that have it, the leader first; None: the cluster decides.
+            placed: For each partition its nodes, the leader first; None: the cluster chooses the nodes.
             config: The topic's own settings, with `_` for `.`, such as `retention_ms="1000"`.
         """
         settings = {key.replace("_", "."): value for key, value in config.items()}
@@ -101,11 +101,11 @@ class KafkaClient:
         return _by_partition(self._consumer(lambda consumer: consumer.beginning_offsets(places)))
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """By partition, where the group resumes; partitions without a commit are left out."""
+        """Return, by partition, the offset that the group has committed. Partitions without a commit are left out."""
         asked = [(topic, self.partitions(topic))]
 
-        # Spelt out: aiokafka's own look-ups leave out the error of the answer as a whole, and so take
-        # "still loading" for "nothing committed" (0.14, consumer and admin client alike).
+        # The request is made by hand, because aiokafka ignores the error code of the whole answer. It would take
+        # "still loading" for "nothing committed" (0.14, both in the consumer and the admin client).
         async def ask(admin: AIOKafkaAdminClient) -> dict[int, int]:
             coordinator = await admin.find_coordinator(group)
             answer = await admin._send_request(OffsetFetchRequest(group, asked), coordinator)
@@ -136,7 +136,7 @@ class KafkaClient:
         partition: int = 0,
         key: bytes | str | None = None,
     ) -> list[int]:
-        """Write records in order, each once, acknowledged by the broker; their offsets."""
+        """Write records in order, each once, and wait for the broker's acknowledgements; return the offsets."""
 
         async def write() -> list[int]:
             async with AIOKafkaProducer(**self._client(), enable_idempotence=True) as producer:
@@ -149,7 +149,7 @@ class KafkaClient:
         return run_apart(write())
 
     def _await_partitions(self, topic: str, count: int) -> None:
-        """Wait until every partition is known and has a leader that answers for it."""
+        """Wait until the topic has `count` partitions, and each has a leader that answers."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
@@ -165,7 +165,7 @@ class KafkaClient:
         return [TopicPartition(topic, partition) for partition in self.partitions(topic)]
 
     def _admin(self, request: Callable[[AIOKafkaAdminClient], Awaitable[T]]) -> T:
-        """An answer of the admin interface, once a broker that just started can give it."""
+        """Return the answer of the admin interface. Requests are repeated while a new broker refuses."""
 
         async def attempt() -> T:
             admin = AIOKafkaAdminClient(**self._client())
@@ -187,13 +187,13 @@ class KafkaClient:
                         raise
                 await asyncio.sleep(0.05)
 
-        # Not confluent-kafka, whose admin client needs no loop: the garbage collector may find such a client
-        # while it runs in librdkafka's own thread, and that aborts the process
-        # (confluent-kafka-python#2129; with 2.16.1, every second run of test_services.py).
+        # confluent-kafka's admin client would need no loop. But if the garbage collector runs in a thread of
+        # librdkafka and finds such a client, the process aborts (confluent-kafka-python#2129). With 2.16.1,
+        # this ended every second run of test_services.py.
         return run_apart(attempts())
 
     def _consumer(self, request: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
-        """An answer to a consumer without a group; the client itself repeats what can be."""
+        """Return the answer to a consumer without a group. The client repeats requests that can be repeated."""
 
         async def ask() -> T:
             async with AIOKafkaConsumer(**self._client()) as consumer:

@@ -1,4 +1,4 @@
-"""Three Kafka nodes, each broker and controller: a cluster that any one of them may leave."""
+"""A cluster of three Kafka nodes, each broker and controller. The cluster survives the loss of any one node."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from tests.services.process import Daemon, accepts_connections, free_ports, runn
 
 NODES = (1, 2, 3)
 _OF_THE_CLUSTER = {
-    # A copy on each node; one of them may be away.
+    # Each node has a copy, and one copy may be away.
     "offsets.topic.replication.factor": 3,
     "transaction.state.log.replication.factor": 3,
     "min.insync.replicas": 2,
@@ -30,7 +30,7 @@ _OF_THE_CLUSTER = {
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The brokers that have a partition now; the leader is -1 while there is none."""
+    """The brokers of one partition: its leader, or -1 without a leader, and the replicas that are in sync."""
 
     leader: int
     in_sync: frozenset[int]
@@ -38,7 +38,7 @@ class Replicas:
 
 @contextmanager
 def open_kafka_cluster(*, heap: str = "256m") -> Iterator["KafkaCluster"]:
-    """Start three nodes, and remove their data at the end.
+    """Start three nodes. At the end of the block, kill them and remove their data.
 
     Raises:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
@@ -51,10 +51,10 @@ def open_kafka_cluster(*, heap: str = "256m") -> Iterator["KafkaCluster"]:
 
 
 class KafkaCluster(KafkaClient):
-    """Topics have three copies, and two must have a record before it is acknowledged.
+    """A cluster whose topics have three copies. A record is acknowledged once two copies have it.
 
     Attributes:
-        nodes: Their processes, by id.
+        nodes: The processes of the nodes, by node id.
     """
 
     def __init__(self, kafka: JavaProgram, home: Path, *, heap: str) -> None:
@@ -82,7 +82,7 @@ class KafkaCluster(KafkaClient):
         return f"127.0.0.1:{self._ports[node]}"
 
     def start(self) -> None:
-        """Start all nodes that do not run, side by side: a node alone is not ready."""
+        """Start all nodes that do not run, at the same time, because a single node does not become ready."""
         with ThreadPoolExecutor(len(NODES)) as pool:
             list(pool.map(Daemon.start, self.nodes.values()))
 
@@ -104,7 +104,7 @@ class KafkaCluster(KafkaClient):
         return self._admin(ask)
 
     def is_whole(self, *topics: str) -> bool:
-        """Whether all nodes run and have everything of these topics."""
+        """Return whether all nodes run and are in sync for every partition of these topics."""
         return all(node.running for node in self.nodes.values()) and all(
             len(partition.in_sync) == len(NODES)
             for topic in topics

@@ -1,4 +1,4 @@
-"""An Apache Kafka broker that wants to know its clients: TLS with their certificates, SCRAM, PLAIN and OAUTHBEARER."""
+"""An Apache Kafka broker that authenticates its clients: by TLS certificates, SCRAM, PLAIN and OAUTHBEARER."""
 
 import base64
 import json
@@ -24,13 +24,13 @@ from tests.services.process import accepts_connections, free_ports, running, tem
 
 USER, PASSWORD = "reader", "its-password"
 STRANGER = "stranger"
-"""Has the same password, and no rights."""
+"""A user with the password of `USER`, but without rights."""
 _LOGIN = "org.apache.kafka.common.security"
 
 
 @contextmanager
 def open_secure_kafka() -> Iterator["SecureKafka"]:
-    """Start a broker with a listener of each kind, and one without any for the test's own use.
+    """Start a broker with a listener for each kind of login, and one without login for the test's own use.
 
     Raises:
         ServiceUnavailable: There is no Java 17, no openssl, or no broker in the cache and no way to get it.
@@ -42,11 +42,11 @@ def open_secure_kafka() -> Iterator["SecureKafka"]:
 
 
 class SecureKafka(KafkaClient):
-    """One broker.
+    """A broker with a listener for each kind of login.
 
     Attributes:
-        authority: The certificate that clients trust.
-            certificate, key: A client's, issued by the same authority.
+        authority: The file of the certificate that clients trust.
+        certificate, key: The files of a client's certificate, which the authority has issued, and its key.
     """
 
     def __init__(self, home: Path) -> None:
@@ -106,7 +106,7 @@ class SecureKafka(KafkaClient):
 
     @property
     def with_certificate(self) -> dict[str, Any]:
-        """A connection by TLS with a client's certificate."""
+        """Return the settings of a connection by TLS with a client's certificate."""
         return {
             "bootstrap_servers": f"localhost:{self._tls}", "security_protocol": "SSL",
             "ssl_cafile": str(self.authority), "ssl_certfile": str(self.certificate),
@@ -136,7 +136,7 @@ class SecureKafka(KafkaClient):
         }  # fmt: skip
 
     def allow(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
-        """Let the stranger do something with a topic or a group."""
+        """Give `STRANGER` the right to an operation on a topic or a group."""
         right = AclBinding(
             kind, name, ResourcePatternType.LITERAL, f"User:{STRANGER}", "*", operation,
             AclPermissionType.ALLOW,
@@ -152,7 +152,7 @@ class SecureKafka(KafkaClient):
 
 
 def make_token(*, life_s: float = 300.0, subject: str = USER) -> str:
-    """A token without a signature, as a broker takes it that is set up for tests."""
+    """Return a token without a signature, which Kafka accepts with its settings for tests."""
 
     def part(content: dict[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""A bucket of S3 by moto, which the SDK finds by its environment, as a service does."""
+"""A bucket of moto's S3. The SDK finds the bucket by environment variables, as in a real service."""
 
 from __future__ import annotations
 

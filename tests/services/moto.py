@@ -11,11 +11,11 @@ from tests.services.sqs_client import SqsClient
 
 @contextmanager
 def open_moto() -> Iterator[SqsClient]:
-    """Serve in threads. Its state is of this process: all that are open share it."""
+    """Serve in threads of this process. All open servers share their state."""
     # Not at the top: it takes half a second to import.
     from moto.server import ThreadedMotoServer
 
-    # It logs each request.
+    # Otherwise werkzeug logs each request.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()

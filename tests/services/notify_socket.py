@@ -9,7 +9,7 @@ from typing import Self
 
 
 class NotifySocket:
-    """A datagram socket, open within a `with` block.
+    """The datagram socket of a service manager, open within a `with` block.
 
     Args:
         address: As `NOTIFY_SOCKET` has it: a path, or an abstract name behind `@`.
@@ -36,7 +36,7 @@ class NotifySocket:
             Path(self.address).unlink()
 
     def read(self) -> list[list[str]]:
-        """The lines of each datagram that has come."""
+        """Return the lines of each datagram that has arrived since the last call."""
         datagrams = []
         while True:
             try:
@@ -45,7 +45,7 @@ class NotifySocket:
                 return datagrams
 
     def fill(self) -> None:
-        """Leave no room for another datagram."""
+        """Fill the socket's buffer, so that no further datagram fits."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.connect(self._bound)

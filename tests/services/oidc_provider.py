@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider on loopback: it signs in whomever a test names, without asking."""
+"""A small OpenID Connect provider on loopback. It signs in the person that a test has set, without asking."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from joserfc.jwk import RSAKey
 
 
 class OidcProviderServer:
-    """The provider. `claims` are those of the next person; `spoil` may change a token's claims before it is signed."""
+    """The provider. `claims` describe the next person. `spoil` overwrites claims of a token before it is signed."""
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048, {"kid": "k1"})
@@ -29,7 +29,7 @@ class OidcProviderServer:
         self._codes: dict[str, dict[str, str]] = {}
 
     def authorize(self, query: dict[str, str]) -> str:
-        """Return where the browser is sent: back, with a code."""
+        """Return the URL to which the browser is sent back, with a code."""
         code = f"code{len(self._codes)}"
         self._codes[code] = query
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"

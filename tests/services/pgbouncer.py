@@ -1,4 +1,4 @@
-"""A real PgBouncer on a free loopback port, before a PostgreSQL server."""
+"""A real PgBouncer on a free loopback port, in front of a PostgreSQL server."""
 
 import os
 import shutil
@@ -18,11 +18,11 @@ from tests.services.process import (
 
 
 class PgBouncer:
-    """Forwards to every database of one server, with PgBouncer's own defaults; made by `open_pgbouncer`."""
+    """A PgBouncer that forwards to every database of one server, with PgBouncer's own defaults."""
 
     def __init__(self, binary: str, home: Path, server: PostgresServer, mode: str) -> None:
         self.port = free_ports(1)[0]
-        # It refuses to run as root.
+        # PgBouncer refuses to run as root.
         user = unprivileged_user() if os.geteuid() == 0 else None
         users, config = home / "users.txt", home / "pgbouncer.ini"
         users.write_text(f'"{SUPERUSER}" ""\n')
@@ -43,20 +43,20 @@ class PgBouncer:
         )
 
     def url(self, database: str) -> str:
-        """The URL of a database through it, as an operator writes it."""
+        """Return the URL of a database through PgBouncer, as an operator writes it."""
         return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
 
 
 @contextmanager
 def open_pgbouncer(server: PostgresServer, *, mode: str) -> Iterator[PgBouncer]:
-    """Start one before `server`, and end it.
+    """Start a PgBouncer in front of `server`, and kill it at the end of the block.
 
     Args:
         mode: PgBouncer's `pool_mode`: `session` or `transaction`.
     Raises:
-        ServiceUnavailable: It is not installed.
+        ServiceUnavailable: PgBouncer is not installed.
     """
-    # Not on the PATH of everybody.
+    # The program's folder is not on the PATH of every user.
     binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if binary is None:
         raise ServiceUnavailable("no PgBouncer: install it (Debian: apt-get install pgbouncer)")

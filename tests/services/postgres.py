@@ -43,7 +43,7 @@ def open_postgres(*, durable: bool = True) -> Iterator["PostgresServer"]:
 
 @contextmanager
 def open_standby(primary: "PostgresServer") -> Iterator["PostgresServer"]:
-    """Copy a running server, and start the copy, which follows it until `promote`."""
+    """Copy a running server, and start the copy as a standby, which follows the server until `promote`."""
     with _running(
         PostgresServer(find_postgres(), _home(), durable=True, follows=primary)
     ) as server:
@@ -68,10 +68,10 @@ def _running(server: "PostgresServer") -> Iterator["PostgresServer"]:
 
 @cache
 def find_postgres() -> Path:
-    """The directory of the server's programs: Debian's newest, else the one that pg_config on PATH names.
+    """Return the directory of the server's programs: Debian's newest, else the directory that `pg_config` names.
 
     Raises:
-        ServiceUnavailable: There is none. (Client packages have a pg_config, but no initdb.)
+        ServiceUnavailable: No server is installed. (Packages of clients have `pg_config`, but no `initdb`.)
     """
     versions = Path("/usr/lib/postgresql").glob("*/bin")
     candidates = sorted(versions, key=lambda path: float(path.parent.name), reverse=True)
@@ -87,7 +87,7 @@ def find_postgres() -> Path:
 
 
 class PostgresServer:
-    """One cluster. Its port and data stay the same over `stop`, `kill` and `start`."""
+    """One server, which keeps its port and data over `stop`, `kill` and `start`."""
 
     def __init__(
         self,
@@ -137,11 +137,11 @@ class PostgresServer:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Start it on its port and data, and wait until it accepts connections."""
+        """Start the server on its port and data, and wait until it accepts connections."""
         self.daemon.start()
 
     def stop(self) -> None:
-        """Shut down properly, without waiting for clients to leave."""
+        """Stop the server in order, without waiting for clients to disconnect."""
         self.daemon.stop(signal.SIGINT)
 
     def kill(self) -> None:
@@ -155,7 +155,7 @@ class PostgresServer:
     def create_database(
         self, name: str, *, template: str | None = None, encoding: str | None = None
     ) -> str:
-        """Make a database, empty or a copy of `template` (which nobody may be using); its URL."""
+        """Make a database, empty or a copy of `template`, to which nobody may be connected; return its URL."""
         if encoding is not None:
             template = "template0"
         copied = "" if template is None else f' TEMPLATE "{template}"'
@@ -164,21 +164,21 @@ class PostgresServer:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, if it exists, and whoever is connected to it."""
+        """Remove a database if it exists, and close all connections to it."""
         self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def promote(self) -> None:
-        """Make a primary of a standby, and wait until it is."""
+        """Make this standby a primary, and wait until it is one."""
         self._execute("SELECT pg_promote()")
 
     def set(self, **settings: str) -> None:
-        """Set parameters that a reload changes; a copy that is made later has them too."""
+        """Set parameters that take effect with a reload. Standbys that are copied later have them, too."""
         for name, value in settings.items():
             self._execute(f"ALTER SYSTEM SET {name} = '{value}'")
         self._execute("SELECT pg_reload_conf()")
 
     def install(self, *files: Path) -> None:
-        """Copy files that only the server may read, as a certificate's key, into its data directory."""
+        """Copy files, such as a certificate's key, into the data directory. Only the server may read the copies."""
         for file in files:
             target = Path(shutil.copy(file, self.home / "data"))
             target.chmod(0o600)
@@ -200,8 +200,8 @@ class PostgresServer:
             raise ServiceError(f"{statement}: {error}") from error
 
     def _is_ready(self) -> bool:
-        # As pg_ctl does: the file's first line is the server's process id, its eighth the status.
-        # (The port opens before recovery is over, and each probe of it would be an error logged.)
+        # Read the process id (line 1) and the status (line 8) from the server's file, as pg_ctl does. Probing the
+        # port would log errors, because the port opens before the recovery has ended.
         try:
             lines = self._pid_file.read_text().splitlines()
         except FileNotFoundError:
@@ -222,7 +222,7 @@ class PostgresServer:
 
 
 def unprivileged_user() -> str:
-    """The account that Debian's package makes, else the one that owns nothing."""
+    """Return the account that Debian's package creates, or else `nobody`."""
     try:
         return pwd.getpwnam("postgres").pw_name
     except KeyError:

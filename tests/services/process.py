@@ -1,8 +1,8 @@
 """One server process: started, waited for, stopped or killed by its id, and started again.
 
-The starters are synchronous. A server lives for a whole session while each async test has a loop
-of its own, and a stopped server must not depend on the loop that started it. In an async test whose
-loop has to go on meanwhile, use `await asyncio.to_thread(server.stop)`.
+All methods are synchronous. A server lives for a whole session, but each async test has an event loop of its own, and
+a server must not depend on the loop that started it. An async test whose loop has to continue meanwhile uses
+`await asyncio.to_thread(server.stop)`.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ T = TypeVar("T")
 
 
 class ServiceUnavailable(Exception):
-    """This machine lacks what the service needs; the message says what. Tests skip or fail."""
+    """This machine lacks something that the service needs. The message names it. Tests are skipped, or fail."""
 
 
 class ServiceError(Exception):
-    """The service is there and did not do as it was told; the message has the end of its log."""
+    """The service is installed, but did not work as asked. The message has the end of its log or output."""
 
 
 def free_ports(count: int) -> list[int]:
     """Find `count` ports that nothing listens on, below the range that outgoing connections take.
 
-    From that range, a client could get the port of a server that is stopped for a while.
+    Within that range, a client could get the port of a server that is stopped for a while.
     """
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
@@ -60,7 +60,7 @@ def accepts_connections(port: int) -> bool:
 
 
 def run_apart(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a loop and a thread of its own, so that an async test can call this too."""
+    """Run a coroutine in a thread with an event loop of its own. An async test may call this, too."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
@@ -68,12 +68,12 @@ def run_apart(work: Coroutine[Any, Any, T]) -> T:
 class Daemon:
     """A command that runs until told to stop, with its output in a log file.
 
-    If this process dies without a word, the server is killed: a shell waits for the end of a pipe.
-    (A parent-death signal would not do: it comes when the starting *thread* ends.)
+    If this process dies, a shell at the other end of a pipe kills the command. A parent-death signal would come too
+    early: the kernel sends it when the *thread* that started the command ends.
 
     Args:
-        ready: Asked every 50 ms after a start; may raise nothing.
-        user: The account to run as; None: the present one.
+        ready: Says whether the command is ready. Called every 50 ms after a start; must not raise.
+        user: The account that runs the command; None: the account of this process.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class Daemon:
         return self._process.pid
 
     def start(self, *, within_s: float = 60) -> None:
-        """Start and wait until it is ready. Does nothing when it runs.
+        """Start the command, and wait until it is ready. Does nothing if the command already runs.
 
         Raises:
-            ServiceError: It ended, or was not ready in time; it is not running then.
+            ServiceError: The command ended, or was not ready in time. It does not run afterwards.
         """
         if self.running:
             return
@@ -142,10 +142,10 @@ class Daemon:
             time.sleep(0.05)
 
     def stop(self, with_signal: int = signal.SIGTERM, *, within_s: float = 60) -> None:
-        """Ask it to end and wait. Does nothing when it does not run.
+        """Send the command a signal, and wait until it ends. Does nothing if the command does not run.
 
         Raises:
-            ServiceError: It did not end in time and was killed.
+            ServiceError: The command did not end in time, and was killed.
         """
         if self._process is None:
             return
@@ -160,7 +160,7 @@ class Daemon:
         self._forget()
 
     def kill(self) -> None:
-        """End it and its children at once (SIGKILL), and wait until they are gone."""
+        """Kill the command and its children with SIGKILL, and wait until they have ended."""
         if self._process is None:
             return
         try:
@@ -186,14 +186,14 @@ class Daemon:
     def _forget(self) -> None:
         self._process = None
         if self._reaper is not None:
-            # Before anything else can get the process id that it would kill.
+            # End the shell before another process can get the id that the shell would kill.
             self._reaper.kill()
             self._reaper.communicate()
             self._reaper = None
 
 
 class Server(Protocol):
-    """A process that can be started, and killed at any time: a `Daemon`, or several."""
+    """One or several processes that can be started, and can be killed at any time, such as a `Daemon`."""
 
     def start(self) -> None: ...
     def kill(self) -> None: ...
@@ -201,7 +201,7 @@ class Server(Protocol):
 
 @contextmanager
 def running(server: Server) -> Iterator[None]:
-    """Start it, and kill it at the end."""
+    """Start the server, and kill it at the end of the block."""
     try:
         server.start()
         yield
@@ -211,13 +211,13 @@ def running(server: Server) -> Iterator[None]:
 
 @contextmanager
 def temporary_home(name: str) -> Iterator[Path]:
-    """A folder for the data of a service, which is removed at the end."""
+    """Make a folder for the data of a service, and remove it at the end of the block."""
     with TemporaryDirectory(prefix=f"triggerer-{name}-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list[psutil.Process]:
-    """Those that have not ended in this time; returns as soon as all have.
+    """Return the processes that have not ended in this time. Returns early once all have ended.
 
     A zombie has ended: it has no resources, and its new parent may take a second to notice.
     """
@@ -231,7 +231,7 @@ def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Return whether a process with this id exists and has not ended."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -239,7 +239,7 @@ def lives(pid: int) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it has not ended. It may go, and be waited for, while it is looked at."""
+    """Return whether the process has not ended. It may end, and vanish, during this call."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -247,7 +247,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def as_user(name: str | None) -> dict[str, Any]:
-    """Arguments for `subprocess` that run a command as `name`; none for None."""
+    """Return the arguments of `subprocess` that run a command as this user; none for the user of this process."""
     if name is None:
         return {}
     entry = pwd.getpwnam(name)

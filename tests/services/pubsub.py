@@ -30,11 +30,11 @@ _BUILD_TIMEOUT_S = 600
 def open_pubsub(
     *, stream_lifetime_s: float = 0, is_optimized: bool = False
 ) -> Iterator[PubSubServer]:
-    """Start a server without topics. It keeps everything in memory: a stop loses it.
+    """Start a server without topics. It keeps everything in memory, so a stop loses everything.
 
     Args:
         stream_lifetime_s: After this time the server ends each stream, as the service does; 0: never.
-        is_optimized: For measuring. Such a build takes a third more processor time, and CI builds it each time.
+        is_optimized: True for measurements. Such a build takes a third more processor time, and CI builds it each time.
     Raises:
         ServiceUnavailable: There is no Go, or it could not build the server.
     """
@@ -50,12 +50,12 @@ def open_pubsub(
 
 @contextmanager
 def open_pubsub_flood(size_bytes: int) -> Iterator[str]:
-    """Start a server that sends messages of this size as fast as they are acknowledged; its address.
+    """Start a server that sends messages of this size as fast as they are acknowledged; yield its address.
 
-    A subscription `…-<number>` gets this number. Nothing is kept, and nothing comes again: it is for measuring clients.
+    It is for measuring clients: a subscription `…-<number>` gets this number of messages, and none is redelivered.
 
     Raises:
-        ServiceUnavailable: As `open_pubsub`.
+        ServiceUnavailable: There is no Go, or it could not build the server.
     """
     binary = _find_server(is_optimized=True)
     (port,) = free_ports(1)
@@ -87,7 +87,7 @@ def _find_server(*, is_optimized: bool) -> Path:
 
 
 class PubSubServer(PubSubAdmin):
-    """A running server. After `daemon.kill` and `daemon.start` it has the same port, and nothing else."""
+    """A running server. Over `daemon.kill` and `daemon.start` it keeps its port, but loses topics and messages."""
 
     def __init__(self, binary: Path, log: Path, stream_lifetime_s: float) -> None:
         self.port, self._inspect_port = free_ports(2)

@@ -25,7 +25,7 @@ def subscription_path(name: str) -> str:
 
 
 class PubSubAdmin:
-    """A blocking client of the server at `host`; for async tests by `asyncio.to_thread`."""
+    """A blocking client of the server at `host`. Async tests call its methods by `asyncio.to_thread`."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -75,7 +75,7 @@ class PubSubAdmin:
         key: str = "",
         attributes: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Send messages in order; the ids that the server gave them."""
+        """Send messages in order; return the ids that the server gave them."""
         messages = [
             PubsubMessage(
                 data=value.encode() if isinstance(value, str) else value,
@@ -88,10 +88,10 @@ class PubSubAdmin:
         return list(answer.message_ids)
 
     def take(self, subscription: str, *, at_most: int = 100) -> list[Any]:
-        """Pull and acknowledge what is there now, without waiting for more."""
+        """Pull and acknowledge the messages that are there now, without waiting for more; return them."""
         path = subscription_path(subscription)
         with warnings.catch_warnings():
-            # Meant for applications, which should wait for messages.
+            # The warning tells applications to wait for messages. This call must not wait.
             warnings.simplefilter("ignore", DeprecationWarning)
             answer = self._subscriber.pull(
                 request={"subscription": path, "max_messages": at_most, "return_immediately": True}

@@ -1,4 +1,4 @@
-"""A Pub/Sub server of our own, in this process, by the service's rules, with faults that a test asks for.
+"""A Pub/Sub server in this process that follows the service's rules, with faults that a test asks for.
 
 It has features that pstest lacks: ack ids that expire with their delivery, exactly-once subscriptions that refuse
 single ids, several outstanding messages of one ordering key, redelivery of a key from the message that was given back,
@@ -97,7 +97,7 @@ class Request:
 
 
 class PubSubDouble(PubSubAdmin):
-    """See `open_pubsub_double`. Everything may be called from any thread."""
+    """The server that `open_pubsub_double` starts. Its methods may be called from any thread."""
 
     def __init__(self, tls: tuple[Path, Path] | None = None) -> None:
         self._changed = threading.Condition()
@@ -111,13 +111,13 @@ class PubSubDouble(PubSubAdmin):
         self._id_failures: Callable[[str, Entry], str | None] = lambda _method, _entry: None
         self._stalls: dict[str, threading.Event] = {}
         self.redelivers_acked = True
-        """Whether a key that is delivered again begins with messages that were acknowledged, as the service's does."""
+        """Whether a redelivery of an ordering key includes later messages that were acknowledged, as in the service."""
         self._server = grpc.server(ThreadPoolExecutor(_THREADS))
         self._server.add_generic_rpc_handlers(
             (self._handlers("Subscriber"), self._handlers("Publisher"))
         )
         self.tokens: set[str] | None = None
-        """The tokens that TLS clients need; None: they need none."""
+        """The tokens that are accepted from TLS clients; None: clients need no token."""
         self.seen_tokens: set[str] = set()
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         if tls is not None:
@@ -207,10 +207,10 @@ class PubSubDouble(PubSubAdmin):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "Request had invalid credentials.")
         self.seen_tokens.add(token)
 
-    # What tests ask for
+    # Calls of tests
 
     def refuse(self, method: str, code: grpc.StatusCode, times: int | None = None) -> None:
-        """Answer the next requests so; None: all, until `accept`."""
+        """Answer the next `times` requests of this method with this status; None: all requests, until `accept`."""
         with self._changed:
             if times is None:
                 self._always[method] = code
@@ -223,12 +223,12 @@ class PubSubDouble(PubSubAdmin):
             self._refusals.pop(method, None)
 
     def fail_ids(self, decide: Callable[[str, Entry], str | None]) -> None:
-        """Let `decide` say, by method and message, why an exactly-once id is refused; None: it is accepted."""
+        """Call `decide` with method and message for each exactly-once id; it returns the refusal's reason, or None."""
         self._id_failures = decide
 
     @contextmanager
     def stalled(self, method: str) -> Iterator[None]:
-        """Answer these requests only when the block ends."""
+        """Answer requests of this method only when the block ends."""
         self._stalls[method] = event = threading.Event()
         try:
             yield
@@ -237,7 +237,7 @@ class PubSubDouble(PubSubAdmin):
             event.set()
 
     def break_streams(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> int:
-        """End all streams; how many there were."""
+        """End all streams with this status; return their number."""
         with self._changed:
             streams = [one for sub in self.subscriptions.values() for one in sub.streams]
             for stream in streams:
@@ -246,7 +246,7 @@ class PubSubDouble(PubSubAdmin):
         return len(streams)
 
     def expire(self, name: str) -> None:
-        """All leases of a subscription are over now."""
+        """Let all leases of a subscription end now."""
         with self._changed:
             for entry in self.find(name).entries:
                 if entry.is_leased:
@@ -254,7 +254,7 @@ class PubSubDouble(PubSubAdmin):
             self._changed.notify_all()
 
     def seek(self, name: str, position: int, key: str = "") -> None:
-        """Deliver the messages of an ordering key again, from that one on."""
+        """Deliver the messages of an ordering key again, from the message at this index on."""
         with self._changed:
             own = [one for one in self.find(name).entries if one.message.ordering_key == key]
             for number, entry in enumerate(own):
@@ -276,7 +276,7 @@ class PubSubDouble(PubSubAdmin):
             return [one.value for one in self.find(name).entries if one.is_leased]
 
     def restart_numbers(self) -> None:
-        """Give the next message the id 1, as a topic of another project might."""
+        """Give the next message the id 1, as if its topic belonged to another project."""
         self._numbers = 0
 
     def find(self, name: str) -> Subscription:
@@ -398,7 +398,7 @@ class PubSubDouble(PubSubAdmin):
         return entry
 
     def _report(self, sub: Subscription, failures: dict[str, str], context: Any) -> None:
-        """Only exactly-once subscriptions tell."""
+        """Answer with the failures of single ids. Only exactly-once subscriptions report them."""
         if not failures or not sub.proto.enable_exactly_once_delivery:
             return
         info = ErrorInfo(
@@ -497,7 +497,7 @@ class PubSubDouble(PubSubAdmin):
 
     def _lease(self, sub: Subscription, entry: Entry, stream: _Stream) -> Any:
         entry.attempts += 1
-        # As long as the service's own.
+        # The service's ack ids have this length, too.
         entry.ack_id = f"{entry.message.message_id}:{entry.attempts}:".ljust(176, "x")
         entry.expires_at = time.monotonic() + stream.deadline_s
         entry.is_leased = True
@@ -524,7 +524,7 @@ class PubSubDouble(PubSubAdmin):
                 self._give_back(sub, entry)
 
     def _give_back(self, sub: Subscription, entry: Entry) -> None:
-        """Redeliver an entry, and all later ones of its ordering key, also acknowledged ones."""
+        """Redeliver an entry and all later entries of its ordering key, even acknowledged entries."""
         self._release(sub, entry)
         entry.failures += 1
         key = entry.message.ordering_key
@@ -542,10 +542,10 @@ class PubSubDouble(PubSubAdmin):
 
 @contextmanager
 def open_pubsub_double(tls: tuple[Path, Path] | None = None) -> Iterator[PubSubDouble]:
-    """A server without topics, until the block ends.
+    """Run a server without topics until the block ends.
 
     Args:
-        tls: A certificate for localhost and its key: it also listens on `tls_port`, as the service does.
+        tls: A certificate for localhost and its key. With them, the server also listens with TLS, on `tls_port`.
     """
     server = PubSubDouble(tls)
     try:

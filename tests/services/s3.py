@@ -1,4 +1,4 @@
-"""S3 by moto, and the jars by which Hadoop, and so Spark, reaches it (S3A)."""
+"""moto's S3, and the jars (S3A) by which Hadoop, and so Spark, reaches it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class S3:
         }
 
     def list_keys(self, prefix: str = "") -> list[str]:
-        """Return the objects' keys, without those that stand for folders."""
+        """Return the keys of the objects. Objects that stand for folders are left out."""
         pages = self.sdk.get_paginator("list_objects_v2").paginate(
             Bucket=self.bucket, Prefix=prefix
         )

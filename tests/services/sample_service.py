@@ -149,7 +149,7 @@ BROKEN = "from triggerer import DAG\n\nwith DAG('unfinished', schedule=):\n    p
 
 @dataclass(frozen=True)
 class SampleService:
-    """A service that runs."""
+    """The running service."""
 
     address: str
     token: str
@@ -158,7 +158,7 @@ class SampleService:
     pid: int
 
     def client(self, token: str | None = None) -> httpx.Client:
-        """Return a client with the administrator's token, or another."""
+        """Return a client with this token; without one, with the administrator's token."""
         headers = {"Authorization": f"Bearer {token or self.token}"}
         return httpx.Client(base_url=self.address, headers=headers, timeout=30)
 

@@ -16,7 +16,7 @@ class Registry:
     Attributes:
         asked: The paths of the requests, in order.
         status: The status of every answer, if it is not 200.
-        page: The text of every answer, where it is no registry that answers.
+        page: The text of every answer, as from a server that is no registry; None: answer as a registry.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Registry:
         references: tuple[tuple[str, str], ...] = (),
         serialized: str | None = None,
     ) -> int:
-        """Return the schema's id. `references`: names, and the subjects whose version 1 they stand for."""
+        """Add a schema, and return its id. In `references`, each name stands for version 1 of its subject."""
         schema_id = 100 + len(self._by_id)
         found = {
             "schema": schema,

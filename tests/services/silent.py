@@ -9,7 +9,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 @asynccontextmanager
 async def open_silent_server() -> AsyncIterator[int]:
-    """The port on loopback at which it listens until the block ends."""
+    """Run the server on loopback until the block ends, and yield its port."""
     async with (
         await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
         anyio.create_task_group() as tasks,

@@ -1,4 +1,4 @@
-"""A home with an archive of Spark's classes, made once for all workers of a test session, and lent to others."""
+"""A home with an archive of Spark's classes, made once for a test session. Other homes borrow the archive."""
 
 import fcntl
 import json
@@ -14,13 +14,13 @@ from triggerer.worker.spark.sessions.classic import find_installation
 
 @dataclass(frozen=True)
 class TrainedHome:
-    """A home, and what two processes said that were told at once to make its archive."""
+    """A home, and the last output lines of two processes that were started at once to make its archive."""
 
     path: Path
     made: list[str]
 
     def lend_archive(self, home: Path) -> None:
-        """Give another home the archive, so that its sessions start in half the time."""
+        """Link the archive into another home, so that sessions there start in half the time."""
         classes = home / "spark" / "classes"
         classes.mkdir(parents=True)
         for file in (self.path / "spark" / "classes").glob("*.*"):
@@ -28,7 +28,7 @@ class TrainedHome:
 
 
 def train_home(folder: Path) -> TrainedHome:
-    """Train a home in this folder; a second process waits for the first and uses its result.
+    """Make a home with an archive in this folder. A second process waits for the first, and uses its result.
 
     Raises:
         ServiceUnavailable: There is no Spark, or no Java for it.

@@ -15,7 +15,7 @@ from triggerer.errors import SubmitFailed
 from triggerer.worker.spark.sessions.classic import Installation, find_installation
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for a minute, on few processors."""
+"""Java options for a JVM that lives for a minute, on few processors."""
 
 
 @contextmanager
@@ -50,8 +50,8 @@ class SparkCluster:
     """One master and its workers, which keep their ports over `kill` and `start`.
 
     Attributes:
-        url: What `[spark] master` is set to.
-        ports: What `[spark.conf]` has for applications in cluster mode.
+        url: The value for `[spark] master`.
+        ports: The settings for `[spark.conf]` that applications in cluster mode need.
         daemon: The first worker; `master` is another process, and `others` are the other workers.
     """
 
@@ -83,11 +83,11 @@ class SparkCluster:
         self._spark_class = installation.spark_home / "bin" / "spark-class"
         self._home = home
         self._env = {
-            # Not Java's own directory: that Java may refuse some of Spark's options.
+            # The Java of the installation, because the system's Java may refuse some of Spark's options.
             "JAVA_HOME": str(installation.java_home),
             "SPARK_HOME": str(installation.spark_home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # Also for the executors, which inherit it.
+            # Executors inherit this variable.
             "JAVA_TOOL_OPTIONS": QUICK_JAVA,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": " ".join(f"-D{key}={text}" for key, text in options.items()),
@@ -100,17 +100,17 @@ class SparkCluster:
         )
 
     def start(self) -> None:
-        """Start all, and wait until the master counts the workers in."""
+        """Start the master and the workers, and wait until the master lists the workers."""
         for daemon in (self.master, self.daemon, *self.others):
             daemon.start()
 
     def kill(self) -> None:
-        """Kill all, and with the workers their executors."""
+        """Kill the master, the workers and their executors."""
         for daemon in (*self.others, self.daemon, self.master):
             daemon.kill()
 
     def forget_drivers(self) -> None:
-        """Remove what a killed master would remember at its next start."""
+        """Remove the drivers that a killed master would remember at its next start."""
         shutil.rmtree(self._recovery)
 
     def state(self) -> dict[str, Any]:

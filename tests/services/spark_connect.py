@@ -41,7 +41,7 @@ class ConnectServer:
     """The server, which keeps its port over `kill` and `start`.
 
     Attributes:
-        remote: What `[spark] remote` is set to.
+        remote: The value for `[spark] remote`.
     """
 
     def __init__(

@@ -53,10 +53,10 @@ class SparkJars:
 
 
 def find_spark_jars() -> SparkJars:
-    """Return the jars for the PySpark line that is locked.
+    """Return the jars for PySpark 4.1, the release line in the lock file.
 
     Raises:
-        ServiceUnavailable: Another line is installed, or the jars are not cached and Maven could not get them.
+        ServiceUnavailable: PySpark 4.1 is not installed, or the jars are not cached and Maven could not get them.
     """
     try:
         from pyspark.version import __version__

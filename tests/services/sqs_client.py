@@ -1,4 +1,4 @@
-"""A synchronous client with which tests use SQS's API, on the vendor's own client."""
+"""A synchronous client of SQS's API for tests, on top of the vendor's client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SqsClient:
     @cached_property
     def sdk(self) -> Any:
         """The vendor's client."""
-        # Not at the top: it takes a fifth of a second, in every test session.
+        # The import takes a fifth of a second, so only sessions that need it pay for it.
         import botocore.session
         from botocore.config import Config
 
@@ -39,7 +39,7 @@ class SqsClient:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The settings of a connection to it."""
+        """Return the settings of a connection to this service."""
         return {
             "region": self.region,
             "endpoint_url": self.endpoint,
@@ -58,7 +58,7 @@ class SqsClient:
         """Make a queue, FIFO if its name ends with `.fifo`; return its URL.
 
         Args:
-            dead_letters: The URL of the queue of its redrive policy.
+            dead_letters: The URL of the dead-letter queue for the redrive policy; None: no redrive policy.
         """
         attributes = {"VisibilityTimeout": str(visibility_s)}
         if name.endswith(".fifo"):
@@ -82,7 +82,7 @@ class SqsClient:
         return {url.rpartition("/")[2] for url in urls}
 
     def attributes(self, url: str) -> dict[str, str]:
-        """Of a queue."""
+        """Return all attributes of a queue."""
         with self._lock:
             answer = self.sdk.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
         return dict(answer["Attributes"])
@@ -118,7 +118,7 @@ class SqsClient:
         return sum(self.counts(url))
 
     def counts(self, url: str) -> tuple[int, int]:
-        """How many messages are visible, and how many are not: in flight or delayed."""
+        """Return the number of visible messages, and of messages that are in flight or delayed."""
         attributes = self.attributes(url)
         return (
             int(attributes["ApproximateNumberOfMessages"]),
@@ -127,7 +127,7 @@ class SqsClient:
         )
 
     def take_all(self, url: str) -> list[dict[str, Any]]:
-        """Receive and delete what is visible."""
+        """Receive and delete the visible messages, and return them."""
         found: list[dict[str, Any]] = []
         with self._lock:
             while True:

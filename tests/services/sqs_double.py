@@ -1,4 +1,4 @@
-"""A FIFO queue by the service's rules, which keeps what it has over a restart; on the test's own event loop.
+"""A FIFO queue that follows the service's rules and keeps its messages over a restart, on the test's event loop.
 
 ElasticMQ stores its messages, and treats restored ones as messages of a standard queue: messages that were in flight
 come after the others, and a group is delivered while some of it is in flight. moto stores nothing.
@@ -46,18 +46,18 @@ class Message:
 
 @dataclass(slots=True)
 class FifoDouble:
-    """Made by `open_fifo_double`. Its endpoint stays the same over `stop` and `start`."""
+    """A queue that `open_fifo_double` serves. Its endpoint stays the same over `stop` and `start`."""
 
     visibility_s: int
     messages: list[Message] = field(default_factory=list)
-    """Return the messages that are neither deleted nor delayed, in order."""
+    """The messages that are not deleted, in order."""
     handed_out: list[Message] = field(default_factory=list)
-    """Each delivery, in order."""
+    """The message of each delivery, in order. A message that is redelivered occurs again."""
     deleted: list[str] = field(default_factory=list)
     """The bodies of deleted messages, in order."""
     endpoint: str = ""
     before_answer: Callable[[str], None] | None = None
-    """Called with each action, after it was done and before it is answered."""
+    """Called with the name of each action, after it was performed and before it is answered."""
     _port: int = 0
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _attempts: dict[str, tuple[float, list[tuple[Message, str]]]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class FifoDouble:
     # The server
 
     async def start(self) -> None:
-        """Serve what is stored."""
+        """Serve the queue with its messages. The port stays the same over restarts."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.0)
@@ -78,7 +78,7 @@ class FifoDouble:
         self.endpoint = f"http://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
-        """Break all connections, and forget what is not stored: the attempts of polls."""
+        """Break all connections, and forget the attempt ids of polls, which are not stored."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -94,7 +94,7 @@ class FifoDouble:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The settings of a connection to it."""
+        """Return the settings of a connection to this queue."""
         return {
             "region": "us-east-1",
             "endpoint_url": self.endpoint,
@@ -202,7 +202,7 @@ class FifoDouble:
         return {"Successful": done, "Failed": failed}
 
     def _find(self, handle: str) -> Message | None:
-        """The message, if this is its newest delivery, and still lasts."""
+        """Return the message if the handle belongs to its newest delivery, and the message is still in flight."""
         for message in self.messages:
             if message.handle == handle and message.is_in_flight:
                 return message

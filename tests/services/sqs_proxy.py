@@ -1,4 +1,4 @@
-"""A proxy before a service of SQS's API: it notes what is asked, and a test may answer in the service's place."""
+"""A proxy in front of an SQS service. It records all requests, and a test may answer in the service's place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiohttp import web
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its answer; `status` is 0 while there is none. `signed_by` is the id of the access key."""
+    """One request and its answer; `status` is 0 until the answer. `signed_by` is the id of the access key."""
 
     action: str
     request: dict[str, Any]
@@ -31,11 +31,11 @@ After = Callable[[Exchange], Awaitable[None]]
 
 
 class Lost(Exception):
-    """The answer gets lost: the connection is closed without it."""
+    """Raised by `After` to lose the answer: the proxy closes the connection without it."""
 
 
 class SqsProxy:
-    """Made by `open_sqs_proxy`."""
+    """A proxy that `open_sqs_proxy` serves. `exchanges` has all requests, in order."""
 
     def __init__(self, upstream: str, session: aiohttp.ClientSession) -> None:
         self.endpoint = ""
@@ -46,11 +46,11 @@ class SqsProxy:
         self._session = session
 
     def of(self, action: str) -> list[Exchange]:
-        """Return the requests of one kind so far."""
+        """Return the exchanges of one action so far."""
         return [one for one in self.exchanges if one.action == action]
 
     def deleted(self) -> set[str]:
-        """The ids of the messages that the service says were deleted."""
+        """Return the ids of the messages that were deleted according to the service's answers."""
         ids: dict[str, str] = {}
         found = set()
         for one in self.exchanges:
@@ -110,5 +110,5 @@ async def open_sqs_proxy(upstream: str) -> AsyncIterator[SqsProxy]:
 
 
 def refusal(code: str, message: str = "", status: int = 400) -> Answer:
-    """The answer of a service that refuses."""
+    """Return the answer of a service that refuses a request with this code."""
     return status, {"__type": f"com.amazonaws.sqs#{code}", "message": message or code}

@@ -1,4 +1,4 @@
-"""Databases with tables and without rows, each a copy of one that was migrated before."""
+"""Databases with tables and without rows. Each is a copy of a migrated template."""
 
 import shutil
 from functools import cache
@@ -13,12 +13,12 @@ _TEMPLATE = "migrated"
 
 
 def create_migrated_database(server: PostgresServer, name: str) -> str:
-    """Make a PostgreSQL database at the newest revision; its URL."""
+    """Make a PostgreSQL database at the newest revision; return its URL."""
     return server.create_database(name, template=_postgres_template(server))
 
 
 def create_migrated_file(path: Path, templates: Path) -> str:
-    """Make a SQLite file at the newest revision; its URL. `templates` is a folder that the session keeps."""
+    """Make a SQLite file at the newest revision; return its URL. `templates` is a folder that the session keeps."""
     shutil.copyfile(_sqlite_template(templates), path)
     return sqlite_url(path)
 
@@ -37,7 +37,7 @@ def _postgres_template(server: PostgresServer) -> str:
 @cache
 def _sqlite_template(folder: Path) -> Path:
     path = folder / f"{_TEMPLATE}.sqlite"
-    # All processes have closed the file: it contains the write-ahead log.
+    # The migration closes the file, so the file contains everything, and no write-ahead log is left to copy.
     _migrate(sqlite_url(path))
     return path
 

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose connections can be cut: with a word (reset), or without one (silence)."""
+"""A TCP proxy on loopback whose connections can be cut: with a reset, or in silence."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ _CHUNK = 65_536
 
 
 class TcpProxy:
-    """Forwards connections to a port of 127.0.0.1, from a port of its own; made by `open_tcp_proxy`.
+    """A proxy that forwards connections to a port of 127.0.0.1, from a port of its own.
 
     Attributes:
-        port: Where it listens.
-        sent: How many pieces clients have sent, as they were read: one for each request, where requests are small and
-            far between.
-        connections: How many connections clients have opened, those that were refused included.
+        port: The port where the proxy listens.
+        sent: The number of pieces that the proxy has read from clients. Small requests with pauses count as one each.
+        connections: The number of connections that clients have opened, including refused connections.
     """
 
     port: int
@@ -86,7 +85,7 @@ class TcpProxy:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def lead_to(self, target: int) -> None:
-        """Forward new connections to another port; open ones stay as they are."""
+        """Forward new connections to another port. Open connections keep their port."""
 
         def change() -> None:
             self._target = target
@@ -120,7 +119,7 @@ class TcpProxy:
         self._refuse()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
-            # Their connections are gone. asyncio says a word about each that has to be cancelled.
+            # The tasks should end soon, because their connections are gone. asyncio logs each task that is cancelled.
             await asyncio.wait(others, timeout=1.0)
         for task in others:
             task.cancel()
@@ -143,7 +142,7 @@ class TcpProxy:
 
 @contextlib.contextmanager
 def open_tcp_proxy(target: int) -> Iterator[TcpProxy]:
-    """A proxy to a port of 127.0.0.1, in a thread of its own."""
+    """Run a proxy to a port of 127.0.0.1 in a thread of its own until the block ends."""
     proxy = TcpProxy(target)
     with proxy.serving():
         yield proxy

@@ -1,4 +1,4 @@
-"""The starters of tests/services, on the real servers."""
+"""Tests of the functions of tests/services that start real servers."""
 
 import asyncio
 import os

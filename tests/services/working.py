@@ -1,4 +1,4 @@
-"""A watcher that takes long, and the check that nobody loses a message by it: for brokers whose messages are held."""
+"""A watcher that takes longer than a broker's lock lasts, and a check that no message is lost or repeated by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.testing import StreamHarness
 
 
 class Working(BaseEventTrigger):
-    """Takes its time over the message "slow"; the others pass."""
+    """A trigger that computes and waits at the message "slow", and takes no time for other messages."""
 
     make: ClassVar[Callable[[], SharedStreamProducer]]
     waits_s: ClassVar[float]
@@ -49,7 +49,7 @@ async def check_that_each_comes_once(
     waits_s: float = 0,
     computes_s: float = 0,
 ) -> None:
-    """Watch the messages that a producer is to bring, one of them "slow"."""
+    """Watch a producer whose messages have these values, with one "slow", and check that each is delivered once."""
     Working.make, Working.waits_s, Working.computes_s = staticmethod(make), waits_s, computes_s
     async with StreamHarness() as streams:
         view = await streams.add(Working())

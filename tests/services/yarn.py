@@ -36,7 +36,7 @@ log4j.appender.console.layout = org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern = %d{ISO8601} %p %c{1}: %m%n
 """
 _OPENED: Final = ("java.base/java.lang", "java.base/java.util", "java.base/java.net")
-"""Packages that Hadoop's web servers look into."""
+"""Java packages that Hadoop's web servers access by reflection, so Java must open them."""
 
 
 @contextmanager
@@ -58,12 +58,12 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
 
 
 class Yarn:
-    """The cluster. Its managers keep their ports, and nothing else, over `kill` and `start`.
+    """The cluster. Over `kill` and `start`, its managers keep their ports, but no applications.
 
     The managers are two processes, because the web pages of two in one process would replace each other.
 
     Attributes:
-        folder: What `YARN_CONF_DIR` is set to.
+        folder: The value for `YARN_CONF_DIR`.
         url: The address of the resource manager's REST API.
         spark_home: The Spark whose jars the containers use.
         daemon: The resource manager; `node` is the node manager, whose children are the containers.
@@ -87,12 +87,12 @@ class Yarn:
         self.node = self._manager("nodemanager.NodeManager", ready=self._has_node)
 
     def start(self) -> None:
-        # The web servers start slowly on a busy machine.
+        # On a busy machine, the web servers start slowly, so wait longer than by default.
         for manager in (self.daemon, self.node):
             manager.start(within_s=180)
 
     def kill(self) -> None:
-        """Kill both, and with the node manager its containers."""
+        """Kill both managers, and the containers of the node manager."""
         for manager in (self.node, self.daemon):
             manager.kill()
 

@@ -1,4 +1,4 @@
-"""Things of long ago, and `triggerer db clean` as a function."""
+"""Makes rows old, and runs `triggerer db clean` as a function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from triggerer.store.schema.models.base import Base
 
 DAY = timedelta(days=1)
 AGES = 100 * DAY
-"""How long ago everything is that `age` has made old."""
+"""The age that `age` gives to all events and runs."""
 
 
 async def age(database: Database) -> None:
-    """Everything that is there happened long ago, and all runs have ended."""
+    """Make all events and runs 100 days old, and end all runs with success."""
     then = await now_of(database) - AGES
     async with database.transaction() as session:
         await session.execute(update(AssetEvent).values(timestamp=then))
@@ -52,7 +52,7 @@ async def run_once(database: Database) -> None:
 
 
 async def by_hand(database: Database) -> None:
-    """The DAG `d` has a newest run that nothing has asked for but a person."""
+    """Give the DAG `d` a manual run that is newer than its other runs."""
     async with database.transaction() as session:
         session.add(
             DagRun(

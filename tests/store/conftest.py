@@ -33,7 +33,7 @@ async def postgres(postgres_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def watched(database: Database) -> Database:
-    """A trigger on a stream that we own."""
+    """A database with the asset `orders`, and with a trigger whose stream is leased under `FENCE`."""
     await add_stream(database)
     await add_asset(database, 1, "orders")
     async with database.transaction() as session:

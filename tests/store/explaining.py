@@ -15,7 +15,7 @@ from triggerer.store.database.script import Row, Step
 
 @dataclass(frozen=True)
 class Explained:
-    """A step whose plan the database must show.
+    """A step that makes PostgreSQL show the plan of another step.
 
     Args:
         how: The options of EXPLAIN, in brackets.
@@ -34,14 +34,14 @@ class Explained:
 
 @dataclass
 class Work:
-    """The work of a statement: rows returned or discarded by any node (PostgreSQL), or hundreds of steps (SQLite)."""
+    """The work of queries: rows that plan nodes returned or discarded (PostgreSQL), or hundreds of steps (SQLite)."""
 
     done: int = 0
 
 
 @asynccontextmanager
 async def working(connection: AsyncConnection) -> AsyncIterator[Work]:
-    """Count what this connection does for the queries that are asked inside; known at the end."""
+    """Count the connection's work for the queries of the block. The count is complete after the block."""
     work = Work()
     if connection.dialect.name == "sqlite":
         driver: Any = (await connection.get_raw_connection()).driver_connection
@@ -69,7 +69,7 @@ async def working(connection: AsyncConnection) -> AsyncIterator[Work]:
 
 
 def rows_read(plan: dict[str, Any]) -> int:
-    """The rows that a node of an analyzed plan, and those below it, gave or threw away."""
+    """Return the number of rows that a node of an analyzed plan and the nodes below it returned or discarded."""
     thrown = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Join Filter", 0)
     below = sum(map(rows_read, plan.get("Plans", ())))
     return int((plan["Actual Rows"] + thrown) * plan["Actual Loops"]) + below

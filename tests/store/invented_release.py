@@ -32,12 +32,12 @@ _BODIES = {
 
 
 def next_release(folder: Path) -> Migrations:
-    """Return the migrations of a release with a new column, a new index, and one column less afterwards."""
+    """Return the migrations of a release that adds a column and an index, and then removes a column."""
     return invented_release(folder, _BODIES)
 
 
 def invented_release(folder: Path, bodies: dict[str, str]) -> Migrations:
-    """Return this release's migrations and these, given by name and body. A body that makes indexes is concurrent."""
+    """Return this release's migrations and further ones, by name and body. Migrations with indexes are concurrent."""
     folder.mkdir(parents=True)
     for revision in THIS_RELEASE.revisions:
         shutil.copy(THIS_RELEASE.folder / f"{revision}.py", folder)

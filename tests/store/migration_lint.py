@@ -29,7 +29,7 @@ def statements(migrations: Migrations, revision: str) -> list[str]:
 
 
 def disturbances(migrations: Migrations) -> Iterator[str]:
-    """Yield each statement of a before-migration, but the first one's, that is more than an addition."""
+    """Yield each statement of a before-migration that does more than add. The first migration is left out."""
     for revision in migrations.revisions[1:]:
         if not is_after(revision):
             made: set[str] = set()

@@ -32,7 +32,7 @@ def asset(name: str) -> Asset:
 
 
 def partitioned(assets: Any, **arguments: Any) -> dict[str, Any]:
-    """A schedule as it is stored."""
+    """Return a partitioned schedule in its stored form."""
     found = schedule_of(PartitionedAssetTimetable(assets=assets, **arguments))
     assert found is not None
     return schedule_to_json(found)
@@ -48,14 +48,14 @@ def day_of_hours(policy: WaitPolicy | None = None) -> RollupMapper:
 async def daily(
     database: Database, *, policy: WaitPolicy | None = None, dag_id: str = "daily", **columns: Any
 ) -> None:
-    """The asset `hours` (1), and a DAG for each day of them."""
+    """Add the asset `hours` (id 1), and a DAG that runs once for each day of hours."""
     await add_asset(database, 1, "hours")
     schedule = partitioned(asset("hours"), default_partition_mapper=day_of_hours(policy))
     await add_dag(database, dag_id, schedule, assets=[1], **columns)
 
 
 async def days_of_months(database: Database, dag_id: str, **columns: Any) -> None:
-    """The asset `months` (1), and a DAG that runs for each day of one."""
+    """Add the asset `months` (id 1), and a DAG that runs for each day of a month."""
     await add_asset(database, 1, "months")
     days = FanOutMapper(
         upstream_mapper=StartOfMonthMapper(input_format="%Y-%m"), window=MonthWindow()
@@ -71,7 +71,7 @@ async def emit_keys(
     asset_id: int = 1,
     at: datetime | None = None,
 ) -> list[int]:
-    """An event for each of these keys, in one transaction; the ids."""
+    """Add an event for each of these keys, in one transaction; return the ids."""
     events = [NewAssetEvent(asset_id, partition_key=key, timestamp=at) for key in keys]
     async with database.transaction() as session:
         return await record_events(session, events)
@@ -97,7 +97,7 @@ async def keyed_runs(database: Database, dag_id: str) -> list[tuple[str | None, 
 
 
 async def waiting_shares(database: Database, dag_id: str) -> list[tuple[str, int]]:
-    """Return (key, event id) of the divided events that wait."""
+    """Return (key, event id) of each share that waits, in order."""
     async with database.reading() as session:
         rows = await session.execute(
             select(DagPartitionEvent.partition_key, DagPartitionEvent.asset_event_id)

@@ -54,7 +54,7 @@ async def check_conservation(database: Database, dag_id: str, events: int) -> No
 
 
 def lose_answers(database: Database, kind: type[Step]) -> None:
-    """Have the outcome of each step of a kind unknown from now on, though it is committed."""
+    """From now on, raise `OutcomeUnknown` after each step of this kind, although the step is committed."""
     perform_step = database.perform_step
 
     async def lose(step: Step) -> list[Row]:
@@ -79,7 +79,7 @@ async def timed(
     assets: tuple[int, ...] = (),
     **columns: Any,
 ) -> None:
-    """A DAG as the DAG processor writes it."""
+    """Add a DAG with this schedule and its due times, as the DAG processor does."""
     await add_dag(database, dag_id, schedule_to_json(schedule), assets=assets, **columns)
     await renewed(database, dag_id)
 

@@ -1,4 +1,4 @@
-"""Rows that tests of the store start from, questions that they ask, and an event that notes its end."""
+"""Rows for tests of the store, queries of these tests, and an event that records its outcomes."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -92,7 +92,7 @@ async def count_events(database: Database) -> int:
 
 
 async def queue_of(database: Database, dag_id: str) -> list[tuple[int, int | None]]:
-    """(event id, run) of every entry of the DAG, by event."""
+    """Return (event id, run id) of every entry in the DAG's queue, by event; the run is None while the event waits."""
     async with database.reading() as session:
         rows = await session.execute(
             select(QueuedAssetEvent.asset_event_id, QueuedAssetEvent.run_pk)
@@ -130,14 +130,14 @@ class Event:
 
     @property
     def error(self) -> Exception | None:
-        """How it was completed, which must have happened exactly once."""
+        """The error of the event's only answer, or None. Raises ValueError unless there is exactly one answer."""
         (outcome,) = self.outcomes
         return outcome
 
 
 @asynccontextmanager
 async def recording(database: Database, **options: Any) -> AsyncIterator[EventRecorder]:
-    """A recorder that runs; `fenced` collects the fences that were lost."""
+    """Run a recorder until the block ends. Lost fences are ignored, unless the options have `on_fenced`."""
     options.setdefault("on_fenced", lambda fence: None)
     recorder = EventRecorder(database, **options)
     async with anyio.create_task_group() as tasks:
@@ -147,7 +147,7 @@ async def recording(database: Database, **options: Any) -> AsyncIterator[EventRe
 
 
 async def record(recorder: EventRecorder, *events: Event, timeout: float = 60) -> None:
-    """Submit and wait until all are complete."""
+    """Submit the events, and wait until the recorder has answered all of them."""
     for event in events:
         event.submit_to(recorder)
     with anyio.fail_after(timeout):
@@ -155,7 +155,7 @@ async def record(recorder: EventRecorder, *events: Event, timeout: float = 60) -
 
 
 async def until(condition: Callable[[], bool], *, timeout: float = 60) -> None:
-    """Wait for what nothing announces; fail if it does not come."""
+    """Poll until the condition is true; raise TimeoutError after this number of seconds."""
     with anyio.fail_after(timeout):
         while not condition():  # noqa: ASYNC110 (there is no event to wait for)
             await anyio.sleep(0.01)

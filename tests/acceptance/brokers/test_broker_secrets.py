@@ -93,7 +93,7 @@ def test_no_secret_of_a_broker_is_in_the_database_or_in_a_log(
 
     def answer(asked: Asked) -> Reply | None:
         if asked.headers.get("Authorization") != f"Bearer {TOKEN}":
-            # As servers do that repeat what they were sent.
+            # Some servers repeat the request's headers in their errors.
             said = f"refused: {asked.headers.get('Authorization')} {asked.headers.get('X-Key')}"
             return Reply(401, said.encode(), {"WWW-Authenticate": said})
         return None

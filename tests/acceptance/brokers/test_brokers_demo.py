@@ -122,7 +122,7 @@ def test_ctrl_c_leaves_no_process_and_nothing_that_the_next_trial_would_count(
     at_run: str,
     counts: int | None,
 ) -> None:
-    """While it is set up, and while it runs."""
+    """Ctrl-C comes while the broker is set up, and in a second trial while the demo runs."""
     with broker() as arguments:
         for moment in ("broker:", at_run):
             said = interrupted(tmp_path, arguments, at=moment)
@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_no_process_and_nothing_that_the_next_trial_would_count(
 
 
 def interrupted(folder: Path, arguments: list[str], *, at: str) -> str:
-    """Run the demo, and press Ctrl-C when it says that; all it said."""
+    """Run the demo, press Ctrl-C once its output contains `at`, and return its whole output."""
     output = folder / f"said at {at}"
     with output.open("wb") as said:
         process = subprocess.Popen(
@@ -151,12 +151,12 @@ def interrupted(folder: Path, arguments: list[str], *, at: str) -> str:
         wait_until(
             lambda: at in output.read_text() or process.poll() is not None,
             within_s=60,
-            what=f"it says {at!r}",
+            what=f"the demo says {at!r}",
             every_s=0.02,
         )
         assert process.poll() is None, output.read_text()
         children = psutil.Process(process.pid).children(recursive=True)
-        # As a terminal does: to all of the group.
+        # A terminal, too, sends the signal to the whole process group.
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == 130, output.read_text()
     finally:
@@ -208,7 +208,7 @@ def test_a_package_that_is_not_installed_and_java_are_missed_before_anything_is_
     done = demo(
         tmp_path,
         *("--broker", broker),
-        # Where no Java is.
+        # On this PATH there is no Java.
         environment={"PYTHONPATH": path, "PATH": str(tmp_path), "JAVA_HOME": ""},
     )
     assert done.returncode == 1

@@ -66,7 +66,7 @@ def _restart_broker(scene: Scene, kafka: KafkaServer) -> None:
 
 
 def _disturb_store(scene: Scene, outage_s: float, request: pytest.FixtureRequest) -> None:
-    """PostgreSQL is stopped and started again; SQLite is locked by another writer."""
+    """Make the store refuse writes for a while: stop PostgreSQL and start it again, or lock SQLite's file."""
     if scene.url.startswith("sqlite"):
         connection = sqlite3.connect(scene.url.split("///", 1)[1], timeout=60)
         connection.execute("BEGIN IMMEDIATE")
@@ -81,7 +81,7 @@ def _disturb_store(scene: Scene, outage_s: float, request: pytest.FixtureRequest
 
 
 def _share_with_second_instance(scene: Scene, messages: int) -> None:
-    """A second instance joins, takes over when the first dies, and leaves when that is back."""
+    """Let a second instance join, take over when the first dies, and leave when the first is back."""
     second = scene.instance("second")
     second.start()
     owners = "SELECT count(DISTINCT owner) = {} FROM stream WHERE owner IS NOT NULL"

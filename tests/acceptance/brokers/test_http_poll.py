@@ -99,7 +99,7 @@ class Scene:
     def until_asked(self, times: int = 3) -> None:
         """Wait until this number of further requests was answered, so that the watcher has seen all earlier content."""
         before = len(self.server.statuses)
-        what = "it asks again"
+        what = "the watcher polls again"
         wait_until(
             lambda: len(self.server.statuses) >= before + times,
             within_s=60,
@@ -168,7 +168,7 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # No place beyond the events; and where it goes with them, no event beyond the place.
+    # The state is not ahead of the events. If both are stored together, the events are not ahead of the state either.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
     # Items that appeared while the service was down are not lost, unless they are gone again.
@@ -177,15 +177,15 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.until_states([5])
     assert sorted(scene.ids()) == [1, 2, 3, 4, 5]
 
-    # The state ends with the last watcher.
+    # The state is deleted together with its last watcher.
     scene.dag.unlink()
     scene.until_states([])
     assert scene.instance.stop() == 0
 
 
 def with_another_etag_in_each_304(server: Server) -> Callable[[Asked], Reply]:
-    """The server's 304 is about the old content and has the next content's ETag. A client that sends this ETag never
-    gets that content."""
+    """Answer 304 for the old content, but with the next content's ETag. A client that sends this ETag back never gets
+    the next content."""
 
     def answer(asked: Asked) -> Reply:
         etag, following = f'"{len(server.document)}"', f'"{len(server.document) + 1}"'
@@ -205,7 +205,7 @@ def with_another_etag_each_time(server: Server) -> Callable[[Asked], Reply]:
 
 
 def with_last_modified_alone(server: Server) -> Callable[[Asked], Reply]:
-    """The new content appears in the second of the previous request, so its date is the same."""
+    """Send Last-Modified alone. New content appears within the second of the previous answer, so its date is equal."""
     stamp = server.date = format_datetime(datetime.now(UTC), usegmt=True)
 
     def answer(asked: Asked) -> Reply:
@@ -218,7 +218,7 @@ def with_last_modified_alone(server: Server) -> Callable[[Asked], Reply]:
 
 
 def with_a_last_page_that_grows(server: Server) -> Callable[[Asked], Reply]:
-    """Two items to a page. The cursor names the page, and the last one is filled bit by bit."""
+    """Answer with two items to a page. The cursor names the page, and the last page is filled bit by bit."""
 
     def answer(asked: Asked) -> Reply:
         page = int(asked.query.get("page", ["0"])[0])
@@ -267,7 +267,7 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
         scene.instance.start()
         scene.until_ids([1, 2, 3, 4, 5])
 
-        # Also over a stop in good order, and where nothing has changed meanwhile.
+        # Nothing is lost or repeated over an orderly stop either, even if nothing has changed meanwhile.
         assert scene.instance.stop() == 0
         scene.instance.start()
         scene.until_asked()
@@ -282,8 +282,8 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
 def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
-    """The second content was durable, but perhaps not the position after it. The next content must not be mistaken
-    for it."""
+    """The event of the second content was durable, but perhaps not the position after it. The next content must not be
+    mistaken for the second."""
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}
         scene.instance.start()

@@ -59,12 +59,14 @@ def test_any_node_of_three_may_die_under_load(
             node = cluster.replicas(topic)[0].leader
             print(f"node {node}, which leads {topic}[0], is killed")
             cluster.nodes[node].kill()
-            # Load without it, from before its leadership is over until after.
+            # Messages are published without the node, from before the election of another leader until after it.
             time.sleep(5)
             assert cluster.replicas(topic)[0].leader not in {-1, node}
             cluster.start()
             wait_until(
-                lambda: cluster.is_whole(scene.topic, OFFSETS), within_s=60, what="all are in sync"
+                lambda: cluster.is_whole(scene.topic, OFFSETS),
+                within_s=60,
+                what="all replicas are in sync",
             )
         assert publisher.is_alive(), "the publisher failed"
     try:
@@ -86,7 +88,7 @@ def test_messages_lost_by_an_unclean_election_are_told_from_their_replacements(
         unclean_leader_election_enable="true",
         min_insync_replicas="1",
     )
-    wait_until(lambda: cluster.is_whole(OFFSETS), within_s=60, what="all are in sync")
+    wait_until(lambda: cluster.is_whole(OFFSETS), within_s=60, what="all replicas are in sync")
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "one.py").write_text(ONE_WATCHER.format(topic=topic))
@@ -103,7 +105,9 @@ def test_messages_lost_by_an_unclean_election_are_told_from_their_replacements(
         records.wait_until("SELECT count(*) = 5 FROM asset_event")
         cluster.nodes[lagging].kill()
         wait_until(
-            lambda: cluster.replicas(topic)[0].in_sync == {first}, within_s=30, what="one in sync"
+            lambda: cluster.replicas(topic)[0].in_sync == {first},
+            within_s=30,
+            what="one replica is in sync",
         )
         lost = range(5, 10)
         cluster.produce(topic, _messages(*lost))
@@ -111,7 +115,9 @@ def test_messages_lost_by_an_unclean_election_are_told_from_their_replacements(
         cluster.nodes[first].kill()
         cluster.nodes[lagging].start()
         wait_until(
-            lambda: cluster.replicas(topic)[0].leader == lagging, within_s=60, what="it leads"
+            lambda: cluster.replicas(topic)[0].leader == lagging,
+            within_s=60,
+            what="the replica leads",
         )
         cluster.produce(topic, _messages(*range(100, 107)))
         cluster.start()

@@ -1,4 +1,4 @@
-"""The network between the service and Kafka is cut, with a word and without one: nothing lost, nothing twice.
+"""The network between the service and Kafka is cut, by resets and in silence: nothing lost, nothing twice.
 
 `make soak` runs it in full; `make test` runs a share of it.
 """
@@ -20,20 +20,20 @@ from tests.services.process import free_ports
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 SESSION_S = 6.0
-# A client that waits for an answer gives up before the group forgets a member.
+# A client gives up a request before its session ends and the group removes it.
 SETTINGS = f"session_timeout_ms = {SESSION_S * 1000:.0f}\nheartbeat_interval_ms = 1000\nrequest_timeout_ms = 5000\n"
 
 
 @pytest.fixture
 def proxy() -> Iterator[TcpProxy]:
-    # Its target is the broker's second listener, which has a port of its own: `lead_to` below.
+    # The fixture `scene` sets the target: the broker's second listener, which has a port of its own.
     with open_tcp_proxy(0) as opened:
         yield opened
 
 
 @pytest.fixture
 def scene(tmp_path: Path, proxy: TcpProxy) -> Iterator[Scene]:
-    """A broker of its own: the service reaches it through the proxy only, the test directly."""
+    """A scene with a broker of its own. The service reaches the broker only through the proxy, the test directly."""
     seed = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
     print(f"repeat with TRIGGERER_SEED={seed}")
     (port,) = free_ports(1)
@@ -61,7 +61,7 @@ def _prove(
 
     scene.publish(messages // 4)
     scene.first.start()
-    # A silence may last until the group has forgotten its member, and given its partitions away.
+    # A silence may last until the group has removed its member, and given the member's partitions to others.
     acts: list[Callable[[], None]] = [lambda: cut(proxy.refuse, 4.0)] * resets
     acts += [lambda: cut(proxy.silence, 2 * SESSION_S)] * silences
     acts += [scene.kill_and_restart] * kills

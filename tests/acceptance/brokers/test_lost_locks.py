@@ -1,4 +1,4 @@
-"""A filter that takes longer than the lock of its message, which cannot be renewed: in a whole service."""
+"""A whole service with a filter that works longer than the lock of its message lasts, and cannot renew the lock."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 def test_the_open_messages_of_a_slow_filter_with_lost_locks_come_once_and_in_order(
     scene: Scene, how: str
 ) -> None:
-    """Its siblings are not held up, and nothing is dead-lettered, though locks are lost several times."""
+    """Although locks are lost several times, the siblings of the slow filter continue, and nothing is dead-lettered."""
 
     def detach() -> None:
         for path in scene.paths:

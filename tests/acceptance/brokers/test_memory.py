@@ -23,9 +23,11 @@ PARTITIONS = 4
 MESSAGE_BYTES = 1_000_000
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 512 * MIB
-"""Over what the service takes when it starts. 64 MiB of messages are outstanding (`max_outstanding_bytes`), and decoded
-once more; the recorder holds 64 MiB of payloads, and writes a batch of 16 MiB, of which the driver has copies; Kafka's
-client holds an answer of 16 MiB and 1 MiB for each partition. The allocator returns only a part of the freed memory.
+"""The most memory that the service may need beyond its size after the start.
+
+64 MiB of messages are outstanding (`max_outstanding_bytes`), and their decoded copies take as much. The recorder has
+64 MiB of payloads, and writes batches of 16 MiB, which the driver copies. Kafka's client has an answer of 16 MiB, and
+1 MiB for each partition. The allocator returns only a part of the freed memory.
 """
 
 DAG = """
@@ -74,7 +76,7 @@ class Peak:
 
 @contextmanager
 def held_up(database: Path) -> Iterator[None]:
-    """Another writer keeps SQLite's lock."""
+    """Lock the SQLite file against other writers until the end of the block."""
     with closing(sqlite3.connect(database, isolation_level=None, timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
         try:
@@ -123,13 +125,13 @@ def test_large_messages_wait_at_the_broker_while_the_database_takes_nothing(
             wait_until(
                 lambda: records.holds(f"SELECT count(*) = {MESSAGES} FROM asset_event"),
                 within_s=600,
-                what="all are stored",
+                what="all messages are stored",
                 of=service,
             )
             wait_until(
                 lambda: sum(kafka_server.committed_offsets(topic, topic).values()) == MESSAGES,
                 within_s=60,
-                what="all are committed",
+                what="all messages are committed",
                 of=service,
             )
             _check(peak.bytes - idle, "while it caught up")
@@ -153,7 +155,10 @@ def _publish(kafka: KafkaServer, topic: str) -> None:
 
 
 def _until_it_grows_no_more(peak: Peak) -> None:
-    """Each attempt to write adds a little; without a bound it would be hundreds of MiB in ten seconds."""
+    """Wait until the peak grows by less than 16 MiB in ten seconds.
+
+    Each attempt to write adds a little. Without a bound, memory would grow by hundreds of MiB in this time.
+    """
     before = 0
     while peak.bytes > before + 16 * MIB:
         before = peak.bytes

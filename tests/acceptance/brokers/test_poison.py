@@ -1,4 +1,4 @@
-"""A lone watcher and messages at which it always raises: these alone are dead-lettered, and all others are taken."""
+"""If the only watcher always raises at some messages, these alone are dead-lettered, and all others make events."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _body(number: int, group: int, *, is_poison: bool) -> str:
 def test_a_poison_message_takes_none_of_those_beside_it_to_the_dead_letter_queue(
     server: ElasticMqServer, tmp_path: Path
 ) -> None:
-    """The redrive policy allows three deliveries; the groups of a FIFO queue have a poison message each, but one."""
+    """The redrive policy allows three deliveries. Two of the FIFO queue's three groups have a poison message each."""
     dead = {name: server.create_queue(f"dead-{name}") for name in ("plain", "ordered.fifo")}
     plain, ordered = (
         server.create_queue(name, dead_letters=url, max_receive_count=3)

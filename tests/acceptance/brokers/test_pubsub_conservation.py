@@ -1,7 +1,8 @@
 """Subscriptions of Pub/Sub, and everything killed and cut now and then: nothing lost, nothing twice, and keys in order.
 
 `make soak` runs it in full; `make test` runs a share of it. pstest keeps everything in memory, so it cannot be
-restarted: connections are cut instead, and the streams of the server that keeps the service's rules are broken.
+restarted. The tests cut its connections instead. With `PubSubDouble`, which keeps the service's rules, they also break
+streams.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ assets = [
 
 
 class Scene(BrokerScene):
-    """A plain and an ordered exactly-once subscription."""
+    """A service on two subscriptions: a plain one, and an ordered one with exactly-once delivery."""
 
     def __init__(self, server: PubSubAdmin, proxy: TcpProxy, folder: Path, seed: int) -> None:
         self.server = server
@@ -67,7 +68,7 @@ class Scene(BrokerScene):
         self.server.publish("ordered", bodies, key=f"k{key}")
 
     def break_streams(self) -> None:
-        """As the service does when it moves a stream to another of its servers; acknowledgements fail meanwhile."""
+        """Break all streams and refuse some acks, as the service does when it moves streams to other servers."""
         if isinstance(self.server, PubSubDouble):
             self.server.refuse("Acknowledge", grpc.StatusCode.UNAVAILABLE, times=5)
             self.server.break_streams()
@@ -81,7 +82,7 @@ class Scene(BrokerScene):
         }
 
     def check_orders(self) -> None:
-        """Within each key, for both watchers of the ordered subscription."""
+        """Check the order within each key, for both watchers of the ordered subscription."""
         for name in ("ordered", "thirds"):
             self.check_order(name, "key")
 

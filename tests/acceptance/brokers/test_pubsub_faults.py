@@ -42,7 +42,7 @@ SETTINGS = {"enable_message_ordering": True, "enable_exactly_once_delivery": Tru
 
 
 class Scene(BrokerScene):
-    """One subscription with two watchers, ordered and exactly-once, and another one that is always well."""
+    """A service on two subscriptions. Two watchers read an ordered exactly-once one; the other one is always well."""
 
     def __init__(self, server: PubSubAdmin, proxy: TcpProxy, folder: Path, seed: int) -> None:
         self.admin = server
@@ -57,7 +57,7 @@ class Scene(BrokerScene):
 
     @property
     def server(self) -> PubSubDouble:
-        """The one of ours, which shows what it holds."""
+        """The server as a `PubSubDouble`, which shows its leases and its entries."""
         assert isinstance(self.admin, PubSubDouble)
         return self.admin
 
@@ -68,7 +68,7 @@ class Scene(BrokerScene):
 
     @contextmanager
     def store_held(self) -> Iterator[None]:
-        """Nobody else can write to the database while the block lasts."""
+        """Lock the database against other writers until the end of the block."""
         with closing(sqlite3.connect(self.database, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             yield
@@ -79,7 +79,7 @@ class Scene(BrokerScene):
         return {one["name"]: one for one in found}
 
     def until_failing(self, *says: str) -> None:
-        """Both watchers of the stream are, with the reason; their neighbour is not."""
+        """Wait until both watchers of the stream fail with an error that has these texts, and their neighbour runs."""
 
         def is_so() -> bool:
             found = self.watchers()
@@ -189,7 +189,7 @@ def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is
 def test_a_stream_that_is_cut_in_the_middle_of_acks_loses_and_repeats_nothing(
     scene: Scene, are_taken: bool
 ) -> None:
-    """The service has taken them, and its answer is lost; or it has not."""
+    """Either the acks reach the server and only the answer is lost, or the acks are lost, too."""
     scene.instance.start()
     for start in range(0, 60, 20):
         acks = scene.server.counts["Acknowledge"]
@@ -211,7 +211,7 @@ def test_a_stream_that_is_cut_in_the_middle_of_acks_loses_and_repeats_nothing(
 
 @pytest.mark.soak
 def test_acks_that_are_refused_for_good_are_said_and_repeat_no_event(scene: Scene) -> None:
-    """All of an exactly-once subscription. The messages come again and again, and nothing is made of them again."""
+    """The server refuses all acks of the subscription. It redelivers the messages, but they make no second events."""
     scene.instance.start()
     scene.publish(20)
     scene.until_there(range(20))

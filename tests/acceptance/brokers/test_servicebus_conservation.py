@@ -41,7 +41,7 @@ assets = [
 
 
 class Scene(BrokerScene):
-    """A queue without sessions and one with."""
+    """A service on a queue without sessions and a queue with sessions."""
 
     def __init__(self, server: ServiceBusServer, proxy: TcpProxy, folder: Path, seed: int) -> None:
         self.server = server
@@ -63,7 +63,7 @@ class Scene(BrokerScene):
         self.server.send(self.ordered, bodies, session_id=f"s{key}")
 
     def detach(self) -> None:
-        """The service drops all links, as when it is updated."""
+        """Detach all links, as the vendor's service does when it is updated."""
         for path in (self.plain, self.ordered):
             self.server.order(
                 "detach", path=path, condition="amqp:link:detach-forced", description="updated"
@@ -74,8 +74,10 @@ class Scene(BrokerScene):
             self.server.order("expire_locks", path=path)
 
     def restart_server(self) -> None:
-        """Locks and sessions end with the connection. An unsettled message is available again, with its number and
-        delivery count."""
+        """Restart the server, which ends locks and sessions.
+
+        An unsettled message is available again, with its number and delivery count.
+        """
         self.server.restart()
 
     @property
@@ -100,7 +102,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int, restarts: in
 
 
 def _check(scene: Scene) -> None:
-    """All that was sent has become one event of each watcher, in a run that has ended."""
+    """Check that each sent message has one event for each watcher that wants it, in a run that has ended."""
     scene.until_empty()
     scene.check_numbers(
         {
@@ -127,7 +129,7 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.soak
 @pytest.mark.timeout(500)
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """The messages that it misses are stored for it (rule 18): the queue becomes empty, and no message is abandoned."""
+    """The store keeps the messages that the sick watcher misses (rule 18). None stays in the queue or is abandoned."""
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

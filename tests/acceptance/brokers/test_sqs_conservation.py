@@ -38,7 +38,7 @@ assets = [
 
 
 class Scene(BrokerScene):
-    """A standard queue and a FIFO queue."""
+    """A service on a standard queue and a FIFO queue."""
 
     def __init__(self, server: ElasticMqServer, proxy: TcpProxy, folder: Path, seed: int) -> None:
         self.server = server
@@ -60,12 +60,12 @@ class Scene(BrokerScene):
         self.server.send(self.queues[1], bodies, group=f"g{key}")
 
     def restart_server(self) -> None:
-        """It stores what it has answered a moment later."""
+        """Restart ElasticMQ, after a pause: it stores a change a moment after its answer."""
         time.sleep(2)
         self.server.stop()
         time.sleep(self.random.uniform(0.2, 1.0))
         self.server.start()
-        # It listens before it has found its queues again.
+        # ElasticMQ listens before it has found its queues again.
         self.until(self._has_its_queues, "the queues are there")
 
     def until_empty(self) -> None:
@@ -92,8 +92,8 @@ def _prove(scene: Scene, *, messages: int, kills: int, cuts: int, restarts: int)
     scene.go_through(acts, messages=messages)
     scene.until_empty()
     scene.check_numbers(_expected(messages))
-    # ElasticMQ that was restarted hands a group out before it has found all of its messages again. One by the service's
-    # rules is restarted in `test_sqs_fifo_conservation`.
+    # A restarted ElasticMQ delivers from a group before it has found all messages of the group again.
+    # `test_sqs_fifo_conservation` restarts a server that keeps the order.
     if not restarts:
         scene.check_order("ordered", "group")
     scene.end()
@@ -118,7 +118,7 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.timeout(500)
 @pytest.mark.rule("one watcher times out, and its siblings get the message again too")
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """The messages that it misses are stored for it (rule 18): the queue becomes empty, and each message was
+    """The store keeps the messages that the sick watcher misses (rule 18). The queue becomes empty, and each message is
     delivered once."""
     scene.trouble.touch()
     scene.instance.start()

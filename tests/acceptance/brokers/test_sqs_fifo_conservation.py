@@ -1,6 +1,6 @@
 """A FIFO queue by the service's rules; everything killed and restarted: nothing lost, nothing twice, groups in order.
 
-ElasticMQ keeps no order over a restart (see `tests/services/sqs_double.py`), so this is on a server of ours that does.
+ElasticMQ keeps no order over a restart, so the test uses the double of `tests/services/sqs_double.py`, which does.
 `make soak` runs it in full; `make test` runs a share of it.
 """
 
@@ -19,7 +19,7 @@ from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
 from tests.services.sqs_double import FifoDouble, open_fifo_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
-# On some messages both of the flaky ones fail, so that the queue has to deliver their groups again; on others one.
+# At some messages both flaky watchers fail, so that the queue must deliver their groups again. At others one fails.
 _FLAKY = FLAKY.replace("BASE", "SqsEventTrigger")
 _BOTH = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 == 1').replace("Flaky", "OnBoth")
 _ONE = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 != 2').replace("Flaky", "OnOne")
@@ -39,7 +39,7 @@ assets = [watched("ordered", OnBoth), watched("evens", OnOne, dict(parity=0))]
 
 
 class Scene(BrokerScene):
-    """A FIFO queue, whose server is on an event loop of its own."""
+    """A service on a FIFO queue, whose server runs on an event loop of its own."""
 
     def __init__(
         self, server: FifoDouble, portal: BlockingPortal, proxy: TcpProxy, folder: Path, seed: int
@@ -59,12 +59,12 @@ class Scene(BrokerScene):
 
     def restart_server(self) -> None:
         self.portal.call(self.server.stop)
-        # How long it is away.
+        # How long the server is away.
         time.sleep(self.random.uniform(0.2, 1.0))
         self.portal.call(self.server.start)
 
     def deleted(self) -> list[int]:
-        """By number, in the order of the deletions."""
+        """Return the numbers of the deleted messages, in the order of the deletions."""
         return self.portal.call(lambda: [orjson.loads(one)["n"] for one in self.server.deleted])
 
 

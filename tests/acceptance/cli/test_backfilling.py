@@ -65,7 +65,7 @@ def test_a_range_is_run_in_turn_called_back_and_a_run_of_it_cleared(standalone: 
     assert _called(standalone, 3) == [f"{day} success" for day in days]
     runs = standalone.json("runs", "list", "--dag", "daily")
     assert [run["logical_date"][:10] for run in runs] == days[::-1]
-    # One after the other.
+    # The runs were executed one after the other.
     assert all(new["started_at"] >= old["ended_at"] for new, old in pairwise(runs))
     first = runs[-1]["run_id"]
     log = standalone.run("runs", "logs", "daily", first).stdout
@@ -78,7 +78,7 @@ def test_a_range_is_run_in_turn_called_back_and_a_run_of_it_cleared(standalone: 
     assert cleared["tasks"] == ["work"]
     standalone.until("SELECT count(*) = 1 FROM dag_run WHERE attempt = 2 AND state = 'success'")
     assert _called(standalone, 4) == sorted([f"{day} success" for day in [days[0], *days]])
-    # The three runs, and a repeat for the cleared day.
+    # The three runs have emitted one event each, and the repeat of the cleared day another one.
     assert len(standalone.json("assets", "events", "--asset", "x-made")) == 4
 
 

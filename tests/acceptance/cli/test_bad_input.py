@@ -77,7 +77,7 @@ class Site:
         )
 
     def failing_watcher(self, name: str) -> dict[str, Any]:
-        """The watcher of an asset as soon as the command shows it as failing: while it is tried again, it is not."""
+        """Return the watcher of an asset once the command shows it as failing. While it retries, it is not shown so."""
         self.wait_until_watcher_is("failing")
         shown: list[dict[str, Any]] = []
 
@@ -178,7 +178,7 @@ def test_a_wrong_database_url_is_refused_in_one_line_that_names_it(
 ) -> None:
     site = Site(tmp_path, "127.0.0.1:1")
     text = site.instance.config.read_text().replace(site.url, url)
-    # The service waits for a broker that does not answer; this test shortens the wait.
+    # At its start, the service waits for a database that does not answer. This test shortens the wait.
     text = text.replace("[database]\n", "[database]\nstart_timeout = 2\n")
     site.instance.config.write_text(text)
     refused = site.run("standalone")
@@ -216,7 +216,7 @@ def _committed(site: Site, kafka_server: KafkaServer) -> Any:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 6 MB; needs the right to mount one."""
+    """The folder of a disk of 6 MB. Without the right to mount a disk, the test is skipped or fails."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -266,7 +266,7 @@ def test_a_full_disk_is_reported_and_once_there_is_room_nothing_is_lost(
 
 
 def _fill(filler: Path) -> None:
-    """Take all the room that is left."""
+    """Write to the file until its disk is full."""
     with filler.open("wb", buffering=0) as file:
         while True:
             try:

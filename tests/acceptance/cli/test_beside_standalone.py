@@ -140,7 +140,7 @@ def test_old_rows_are_cleaned_beside_it(standalone: Standalone) -> None:
     for answer in (would, cleaned):
         assert (answer["runs"], answer["logs"], answer["kept_runs"]) == (4, 4, 2)
         assert answer["asset_events"] == 4
-        # The events of each DAG's newest run, with the event that the run of `on_orders` emitted.
+        # The events of the newest run of each DAG stay. The run of `on_orders` has emitted the other run's event.
         assert answer["kept_events"] == {"queued": 1, "in_run": 2}
     assert {run["dag_id"] for run in standalone.json("runs", "list")} == {"on_orders", "on_report"}
     standalone.json("dags", "unpause", "on_orders")
@@ -221,7 +221,7 @@ def test_it_stops_when_told_to_and_leaves_no_process(
     assert children
     assert standalone.stop(signum) == 0, standalone.log.read_text()
     assert not still_alive(children, within_s=10)
-    # The database is free for the next one.
+    # Another process can use the database.
     assert standalone.run("db", "check").returncode == 0
 
 
@@ -233,7 +233,7 @@ def test_a_second_signal_ends_it_at_once(standalone: Standalone) -> None:
     wait_until(
         lambda: '"stopping"' in standalone.log.read_text(),
         within_s=60,
-        what="it stops",
+        what="the service stops",
         every_s=0.05,
     )
     standalone.process.send_signal(signal.SIGINT)

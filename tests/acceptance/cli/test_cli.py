@@ -41,13 +41,13 @@ NARRATING = {
     "api",
     "demo",
     "simulate",
-    # It prints a script.
+    # This command prints a script.
     "completion",
 }
 
 
 def leaves() -> Iterator[tuple[list[str], Any]]:
-    """Every command that does something, and what Typer has made of it."""
+    """Yield each command without subcommands: its path, and the command object that Typer has made."""
     from triggerer.cli.app import COMMANDS, app
 
     def walk(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
@@ -215,7 +215,7 @@ def test_a_broker_that_is_away_is_a_warning_and_hides_nothing(shell: Shell) -> N
 ONE_RUN = [["why"], *(["runs", name] for name in ("show", "logs", "cancel", "retry", "clear"))]
 """The commands about one run, which is named by its id or by --last."""
 LISTS = {"list", "events", "next", "plan", "backfill"}
-"""The commands that print many of a kind."""
+"""The last words of the commands that print many objects of one kind."""
 
 
 def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
@@ -228,7 +228,7 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         (limit,) = [one for one in command.params if "--limit" in one.opts]
         assert limit.default == 100, path
         if path[-1] == "next" or path[0] == "tokens":
-            # A command about one DAG, which is its argument; tokens have no DAG.
+            # `dags next` has its DAG as an argument, and tokens have no DAG.
             continue
         assert "--dag" in options, path
         # A plan is about DAGs.
@@ -681,7 +681,7 @@ def test_a_dags_folder_that_is_not_there_is_refused(shell: Shell, command: str) 
 
 
 def test_a_folder_named_like_a_package_of_ours_is_not_taken_for_it(shell: Shell) -> None:
-    """This concerns the working directory only: users may name their folders as they like."""
+    """Users may name folders in the working directory as they like, even like our packages."""
     shell.config.write_text('[core]\nhome = "."\ndags_folder = "dags"\n')
     (shell.folder / "watchers").mkdir()
     (shell.folder / "watchers" / "__init__.py").write_text("raise RuntimeError('not ours')")
@@ -770,7 +770,7 @@ with DAG("asking", schedule=orders):
 
 
 def test_to_try_a_dag_takes_a_place_for_temporary_files(shell: Shell) -> None:
-    # As with a read-only root, where nothing is mounted on /tmp: what TMPDIR names comes first, and then that.
+    # No folder for temporary files can be written, as with a read-only root and neither TMPDIR nor /tmp mounted.
     nowhere = "import sys, tempfile; tempfile._candidate_tempdir_list = lambda: ['/proc']"
     script = f"{nowhere}; sys.argv = ['triggerer', 'dags', 'test', 'x', '--dags-folder', '.']"
     done = subprocess.run(
@@ -875,5 +875,5 @@ def test_how_much_waits_at_the_sources_is_told_where_it_is_asked_for(
     assert migrated.json("watchers", "show", "asset1", "w")["asset_name"] == "asset1"
     assert "lag" in shown
     assert "3 (approximate)" in shown
-    # Nobody is asked otherwise.
+    # Without `--lag`, no broker is asked.
     assert "lag" not in migrated.json("watchers", "list")[0]

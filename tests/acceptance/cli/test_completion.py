@@ -1,4 +1,4 @@
-"""Shell completion, by a real bash where it is one; the other shells by what their scripts ask."""
+"""Shell completion: bash with a real bash, other shells with the commands that their scripts run."""
 
 from __future__ import annotations
 

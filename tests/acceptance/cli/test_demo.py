@@ -17,7 +17,7 @@ import pytest
 from tests.services.process import still_alive
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-# No Java of the system's: the demo has to bring its own.
+# Hide the system's Java, because the demo must bring its own.
 ENVIRONMENT.pop("JAVA_HOME", None)
 
 

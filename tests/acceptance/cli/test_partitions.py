@@ -1,4 +1,4 @@
-"""Months that make a quarter, a quarter that makes months, and hours that make a day: commands beside a standalone."""
+"""Commands about partition keys, beside a standalone: months and quarters in both directions, and hours of a day."""
 
 from __future__ import annotations
 

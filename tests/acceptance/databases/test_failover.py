@@ -44,7 +44,7 @@ class Pair:
 
     @property
     def url_of_both(self) -> str:
-        """As libpq's users write it."""
+        """The URL of both servers, in the form of libpq."""
         ports = (self.primary.port, self.standby.port)
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
         return f"postgresql://postgres@{hosts}/pair?target_session_attrs=read-write"
@@ -90,7 +90,7 @@ def test_a_failover_with_synchronous_replication_loses_and_doubles_nothing(
             scene.records = Records(pair.standby.url("pair"))
             before = _wait_for_events(scene, instances[0])
             after = _wait_for_events(scene, instances[0], more_than=before + 200)
-            # It takes writes as well, and comes first in the URL.
+            # The former primary takes writes, too, and comes first in the URL.
             pair.primary.start()
             former = Records(pair.url)
             left_with = former.rows(STATE)
@@ -106,7 +106,7 @@ def test_a_failover_with_synchronous_replication_loses_and_doubles_nothing(
 def test_connections_to_a_former_primary_that_never_went_away_are_left(
     pair: Pair, kafka_server: KafkaServer, tmp_path: Path
 ) -> None:
-    # A promotion assumes that the primary is dead. It is not, and the connections through the proxy are open.
+    # The standby is promoted although the primary is alive. The connections through the proxy stay open.
     with open_tcp_proxy(pair.primary.port) as proxy:
         scene = Scene(kafka_server, tmp_path, pair.url, seed=time.time_ns() % 2**32, patience_s=120)
         port = urlsplit(pair.url).port
@@ -154,7 +154,7 @@ def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
         pair.url_of_both,
         seed=time.time_ns() % 2**32,
         patience_s=120,
-        # The lease is to outlive the outage: it is not to be what keeps the broker from being told.
+        # The lease outlives the outage, so a lost lease cannot be the reason that the broker is not advanced.
         settings="[triggerer]\nlease_duration = 120\n",
     )
     scene.records = Records(pair.url)
@@ -168,7 +168,7 @@ def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
         told = [kafka_server.committed_offsets(group, scene.topic) for group in groups]
         pair.standby.stop()
         scene.publish(100)
-        # Commits are given up, and what they wrote is then visible on the primary: a repeat finds it there.
+        # The service gives up waiting for the commits, but the primary shows their rows. A repeat finds these rows.
         wait_until(
             lambda: scene.records.holds("SELECT count(*) > 250 FROM asset_event"),
             within_s=30,

@@ -83,7 +83,9 @@ def test_a_pooler_in_transaction_mode_is_refused_at_the_start(
     url = bouncing("transaction").url(empty_postgres_url.rpartition("/")[2])
     instance = _instance(tmp_path, "one", url)
     instance.start()
-    wait_until(lambda: not instance.is_running, within_s=60, what="it gives up", of=instance)
+    wait_until(
+        lambda: not instance.is_running, within_s=60, what="the service gives up", of=instance
+    )
     assert instance.stop() == 1
     said = instance.tail()
     assert "delivers no announcements" in said

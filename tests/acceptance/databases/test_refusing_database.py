@@ -1,4 +1,4 @@
-"""A database that refuses a running service: its login, its rights, its tables, its writes. It is waited for."""
+"""A running service waits while its database refuses the login, a right, a table or every write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.services.process import run_apart
 
 ROLE = "triggerer_app"
 OUTAGE_S = 8.0
-"""Longer than the pauses between attempts, so that each part has met it several times."""
+"""Longer than the pauses between attempts, so that each part of the service meets the outage several times."""
 
 DAG = """
 import time
@@ -48,7 +48,7 @@ with DAG("on_files", schedule=files):
 
 @dataclass
 class Scene:
-    """A standalone whose role is not the owner of the server, and who takes its rights away."""
+    """A standalone whose database role is no superuser, so that a test can take rights from the role."""
 
     server: PostgresServer
     database: str
@@ -78,7 +78,7 @@ class Scene:
         return self.folder / "begun"
 
     def execute(self, *statements: str, cut: bool = True) -> None:
-        """As the superuser; then end the service's connections, unless told otherwise."""
+        """Execute statements as the superuser. With `cut`, then end the service's connections."""
 
         async def work() -> None:
             connection = await asyncpg.connect(
@@ -192,7 +192,7 @@ def test_a_refusal_of_the_database_is_an_outage_for_a_running_service(
     scene.hold.unlink()
     ended = "SELECT count(*) FROM dag_run WHERE state = 'success' AND attempt = 1"
     wait_until(lambda: scene.count(ended) == 1, within_s=30, what="the run ended", of=service)
-    # It was not cut short.
+    # The task ran only once, so the outage did not cut the run short.
     assert scene.begun.read_text().splitlines() == ["begun"]
     (scene.inbox / "go").touch()
     wait_until(lambda: scene.count(ended) == 2, within_s=30, what="events go on", of=service)
@@ -259,7 +259,7 @@ def sqlite_scene(tmp_path: Path) -> Iterator[SqliteScene]:
 
 @contextmanager
 def _nothing_is_written(scene: SqliteScene) -> Iterator[None]:
-    # By then the transactions in progress have ended.
+    # Wait until the transactions in progress have ended.
     time.sleep(1)
     log = scene.path.with_name(scene.path.name + "-wal")
     before = log.read_bytes()
@@ -347,14 +347,16 @@ def test_a_sqlite_file_that_cannot_be_used_for_a_while_is_an_outage(
 ) -> None:
     scene, service = sqlite_scene, sqlite_scene.service
     service.start()
-    wait_until(lambda: "started" in service.tail(), within_s=60, what="it starts", of=service)
+    wait_until(
+        lambda: "started" in service.tail(), within_s=60, what="the service starts", of=service
+    )
     ended = "SELECT count(*) FROM dag_run WHERE state = 'success' AND attempt = 1"
     scene.hold.touch()
     (scene.inbox / "go").touch()
     wait_until(scene.begun.exists, within_s=60, what="the run has begun", of=service)
     with outage(scene):
         scene.hold.unlink()
-        # Taken now, and not written before the outage is over.
+        # The watcher takes the file now, but its event cannot be stored before the outage is over.
         (scene.inbox / "go").touch()
         time.sleep(OUTAGE_S)
         assert service.is_running, service.tail()
@@ -376,7 +378,7 @@ def test_a_login_that_is_refused_at_the_start_is_waited_for_and_then_a_mistake(
     service.config.write_text(text.replace("[database]", "[database]\nstart_timeout = 3"))
     scene.execute(f"ALTER ROLE {ROLE} NOLOGIN")
     service.start()
-    wait_until(lambda: not service.is_running, within_s=30, what="it gives up", of=service)
+    wait_until(lambda: not service.is_running, within_s=30, what="the service gives up", of=service)
     said = service.tail()
     assert "waiting for the database" in said
     assert "check user and password in [database] url" in said
@@ -386,8 +388,10 @@ def test_a_login_that_is_refused_at_the_start_is_waited_for_and_then_a_mistake(
     service.log.unlink()
     service.start()
     waits = "waiting for the database"
-    wait_until(lambda: waits in service.tail(), within_s=30, what="it waits", of=service)
+    wait_until(lambda: waits in service.tail(), within_s=30, what="the service waits", of=service)
     scene.execute(f"ALTER ROLE {ROLE} LOGIN")
     started = '"event":"started"'
-    wait_until(lambda: started in service.tail(), within_s=30, what="it starts", of=service)
+    wait_until(
+        lambda: started in service.tail(), within_s=30, what="the service starts", of=service
+    )
     assert service.stop() == 0

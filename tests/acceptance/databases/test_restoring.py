@@ -85,7 +85,7 @@ class Scene(WatchingScene):
         self.records.wait_until(f"SELECT max(marked_at) > '{before}' FROM stream")
 
     def offsets(self) -> dict[str, dict[str, list[int]]]:
-        """By asset and partition the offsets of the events, in the order of their storing."""
+        """Return the offsets of the events, by asset and partition, in the order of storing."""
         found: dict[str, dict[str, list[int]]] = {}
         for name, key in self.records.rows(_KEYS):
             lane, _, offset = key.rpartition("/")

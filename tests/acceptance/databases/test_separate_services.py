@@ -69,7 +69,7 @@ class Services:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def until(self, query: str) -> None:
-        """Wait until the database says so; a command would hold the services up that are waited for."""
+        """Wait until the query is true. Asking by a command would slow down the services."""
         try:
             self.records.wait_until(query)
         except TimeoutError as late:
@@ -101,7 +101,7 @@ def running(folder: Path, url: str, parts: Sequence[str]) -> Iterator[Services]:
 
 @pytest.fixture
 def services(tmp_path: Path, empty_postgres_url: str) -> Iterator[Services]:
-    # All at once on an empty database: they also have to agree on who makes the tables.
+    # All services start at once on an empty database, so they must also agree on who creates the tables.
     with running(tmp_path, empty_postgres_url, PARTS) as started:
         yield started
 

@@ -150,14 +150,14 @@ def test_a_run_waits_while_the_server_is_away_and_goes_on_at_the_operators_word(
     try:
         scene.service.start()
         _until(lambda: scene.waits_in_the_queue_for(server))
-        # It is tried again and again, so a second attempt may be looking just now.
+        # The run is tried again and again, so a second attempt may be asking the server just now.
         assert scene.states()[0] == (1, "unknown")
         assert scene.times("begin", 2) == []
         assert scene.service.run("runs", "resolve", "long", "--last").returncode == 2
     finally:
         server.start()
     resolved = scene.service.run("runs", "resolve", "long", "--last", "--lost")
-    # The server is back, so the run may have gone on by itself just before.
+    # The server is back, so the run may have continued just before the command.
     assert "attempt 1 is lost" in resolved.stdout or "no attempt of the run" in resolved.stderr
     scene.until_state("success")
     (first, state), second = scene.states()

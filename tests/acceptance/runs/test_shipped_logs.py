@@ -49,7 +49,12 @@ def test_a_log_whose_machine_is_gone_is_printed_from_its_copy(
     )
     instance.start()
     try:
-        wait_until(lambda: '"started"' in instance.tail(), within_s=60, what="it runs", of=instance)
+        wait_until(
+            lambda: '"started"' in instance.tail(),
+            within_s=60,
+            what="the service runs",
+            of=instance,
+        )
         instance.cli("dags", "trigger", "prints")
         wait_until(lambda: bucket.list() != [], within_s=60, what="the copy", of=instance)
         assert instance.stop() == 0
@@ -58,7 +63,7 @@ def test_a_log_whose_machine_is_gone_is_printed_from_its_copy(
     written = {path.read_text() for path in (home / "logs").rglob("*.log")}
     assert {bucket.read(key).decode() for key in bucket.list()} == written
     assert list((home / "unshipped").iterdir()) == []
-    # The SDK would report where it found credentials and endpoint, each time a client is opened.
+    # By default, the SDK logs the source of its credentials and endpoint whenever a client is opened.
     assert "botocore" not in instance.log.read_text()
 
     (key,) = bucket.list()

@@ -18,7 +18,7 @@ from tests.acceptance.records import Records
 
 SERVICES = ("scheduler", "dag-processor", "executor", "executor")
 LEASE_S = 6
-# The first attempt would go on for minutes.
+# The first attempt would take minutes, the next one takes seconds.
 DAG = """
 import os
 import time
@@ -83,7 +83,7 @@ class Deployment:
         )
 
     def writers(self) -> list[int]:
-        """The processes that have written, in this order; one that has written again after another occurs again."""
+        """Return the processes that have written, in order. A process that writes again after another occurs again."""
         return [pid for pid, _ in groupby(self.lines())]
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -123,7 +123,7 @@ def test_a_run_of_an_executor_that_is_stopped_is_never_executed_by_two(
     assert executor is not None
     assert executor.pid in {process.pid for process in deployment.processes}
     executor.suspend()
-    # It goes on in the middle of the second attempt, which has written for a second by then.
+    # Resume the executor in the middle of the second attempt, which has written for a second by then.
     deployment.until(lambda: sum(pid != first for pid in deployment.lines()) >= 20)
     executor.resume()
     records.wait_until("SELECT state = 'success' FROM dag_run")

@@ -1,8 +1,8 @@
 """Processes are killed at random moments of runs that write: each output is there once.
 
-The processes are the executor, the worker, the run's process and the driver; a Spark Connect server; and on a
-standalone cluster Spark's own worker and Spark's own executor. Each run also ends once, nothing of a former attempt
-works after the next attempt has begun, and nothing is left running.
+Killed are the service's processes (executor, worker, run and driver), a Spark Connect server, and the workers and
+executors of a Spark standalone cluster. The tests also check that each run ends once, that no former attempt works
+after the next attempt has begun, and that no process is left.
 
 `TRIGGERER_KILLS` sets the number of kills in each test, and `TRIGGERER_SEED` their random moments.
 """
@@ -113,7 +113,7 @@ with DAG("counts", schedule=None):
     count()
 """
 ONE_WORKER: Final = "[executor]\nworkers = 1\n"
-"""Then each kill meets the worker that executes the run."""
+"""With one worker, each kill meets the worker that executes the run."""
 
 
 def _dags(writes: str, more: str = "", url: str = "") -> str:

@@ -126,14 +126,14 @@ def attacked(
 
 
 def _cut_off(attacked: Attacked, name: str) -> Callable[[], None]:
-    """Its packets to the database get no answer; those to the broker do. Returns what heals it."""
+    """Silence the instance's connections to the database, but not to the broker; return the function that heals."""
     proxy = attacked.proxies[name]
     proxy.silence()
     return proxy.heal
 
 
 def _stop(attacked: Attacked, name: str) -> Callable[[], None]:
-    """SIGSTOP; returns what sends SIGCONT."""
+    """Stop the instance's process with SIGSTOP; return the function that sends SIGCONT."""
     process = psutil.Process(attacked.instances[name].pid)
     process.suspend()
     return process.resume
@@ -161,7 +161,7 @@ def test_an_owner_that_lost_its_lease_reads_nothing_for_watchers_it_does_not_kno
         )
         time.sleep(1)
         scene.mark_late()
-        # A former owner that still read some of the partitions would find that these messages concern nobody.
+        # A former owner that still read partitions would advance past these messages: it knows no watcher for them.
         for _ in range(10):
             scene.publish(60)
             time.sleep(0.1)

@@ -119,7 +119,7 @@ def test_a_service_manager_hears_of_its_life_and_the_watchdog_of_a_loop_that_tur
     (site.dags / "block").touch()
     site.wait_for("blocked")
     manager.read()
-    # Not for something to happen: for ten pings that must not.
+    # In one second, a turning loop would send ten pings. The blocked loop must send none.
     with pytest.raises(AssertionError, match="not within 1 s"):
         wait_until(lambda: bool(manager.read()), within_s=1, what="a ping")
     (site.dags / "block").unlink()
@@ -146,7 +146,7 @@ def test_no_child_can_speak_for_the_service(
         assert not {*VARIABLES} & {*seen}
     commands, environments = [], []
     for child in site.instance.children():
-        # The process that the parser forks for a file ends at once.
+        # The process that the parser forks for a file may have ended already.
         with suppress(psutil.NoSuchProcess, OSError):
             environments.append(Path(f"/proc/{child.pid}/environ").read_text())
             commands.append(" ".join(child.cmdline()))

@@ -1,4 +1,4 @@
-"""Secrets of the settings are seen by nobody who reads the output, the process list, or the environment of a task."""
+"""No secret of the settings is in the output, in the process list, or in the environment of a task."""
 
 from __future__ import annotations
 

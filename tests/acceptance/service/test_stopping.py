@@ -31,7 +31,7 @@ with DAG("on_files", schedule=files):
     read()
 """
 
-# Instants before the service starts that need no clock: the imports of the command, in this order.
+# Imports of the command, in this order. Each is an instant before the service starts, and needs no clock.
 _IMPORTS = (
     "triggerer.cli.app",
     "typer",
@@ -51,7 +51,7 @@ sys.addaudithook(look)
 
 
 class Command:
-    """A service's command, and whatever it has started."""
+    """A service's command, and all processes that it has started."""
 
     def __init__(self, folder: Path, database_url: str | None = None) -> None:
         self.folder = folder
@@ -92,10 +92,10 @@ class Command:
             if int(caught.split()[1], 16) & bit:
                 return
             assert self._process.poll() is None, self.log.read_text()
-        pytest.fail("it never heard SIGTERM")
+        pytest.fail("the command never had a handler for SIGTERM")
 
     def family(self) -> list[psutil.Process]:
-        """It and what it has started, wherever that belongs by now."""
+        """Return the command's process and all processes that it has started, even if they have another parent now."""
         return [process for process in psutil.process_iter() if self._is_marked(process)]
 
     def _is_marked(self, process: psutil.Process) -> bool:
@@ -106,7 +106,7 @@ class Command:
             return False
 
     def has_left_nothing(self) -> bool:
-        """Whether no process is left a moment later, and no lock."""
+        """Return whether, after ten seconds at most, no process and no lock is left."""
         left = still_alive(self.family(), within_s=10)
         lock = self.folder / "triggerer.db.lock"
         if lock.exists():

@@ -1,4 +1,4 @@
-"""A watcher that blocks, in the whole service: named in the log, and isolated by the configuration file."""
+"""A watcher that blocks a whole service's event loop is named in the log. The configuration file can isolate it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_on_the_services_loop_it_is_named_with_the_line(site: Site) -> None:
     site.wait_for_events("slow", 3)
     stalls = site.log("the event loop stands still")
     assert stalls, site.instance.tail()
-    # At most one for each time that it blocked; the service was not watched yet when it began to.
+    # Every report names the watcher, and what it was doing.
     assert {(stall["trigger"], stall["doing"]) for stall in stalls} == {("slow/w", "waiting")}
     assert "time.sleep(pause_s)  # here" in stalls[0]["stack"]
     assert "blocking.py" in stalls[0]["stack"]
@@ -143,7 +143,7 @@ def test_an_isolated_watcher_dies_with_a_service_that_is_killed(site: Site) -> N
     assert len(site.isolated()) == 1
     site.instance.kill()
     assert site.instance.orphans(within_s=5) == []
-    # The next one goes on.
+    # The next service continues.
     before = site.events("slow")
     site.instance.start()
     site.wait_for_events("slow", before + 2)

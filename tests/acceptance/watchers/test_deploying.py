@@ -56,7 +56,7 @@ class Deployment:
         self.parts: list[subprocess.Popen[bytes]] = []
 
     def watch(self, name: str, topic: str, *, slow_s: float = 0) -> Path:
-        """Write a file, in one step, that watches the topic."""
+        """Write a DAG file with a watcher of the topic, in one step."""
         before = SLOW.format(seconds=slow_s) if slow_s else ""
         file = self.dags / f"{name}.py"
         draft = file.with_suffix(".draft")
@@ -93,7 +93,7 @@ class Deployment:
         self.until(f"SELECT count(*) FROM watcher WHERE error = '{REASON}'", "a watcher waits")
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """For each asset its events, and how many messages they are of."""
+        """Return, by asset, the number of events and the number of messages that they belong to."""
         return {name: (events, messages) for name, events, messages in self.records.rows(NUMBERS)}
 
     def until_counts(self, counts: dict[str, int]) -> None:
@@ -178,7 +178,7 @@ def test_files_that_are_deployed_together_begin_together(
     standalone.watch("slow", "new", slow_s=3)
     standalone.watch("quick", "new")
     standalone.until_waiting()
-    # The streams that are open go on meanwhile.
+    # Open streams continue meanwhile.
     kafka_server.produce("old", ["2"])
     standalone.until_counts({"old": 2})
     standalone.until_counts({"old": 2, "quick": 3, "slow": 3})
@@ -220,7 +220,7 @@ def test_a_dag_processor_that_has_died_keeps_no_new_stream_closed(
 
 
 class Producing:
-    """Produces a numbered message ten times a second, until the block ends; `count` says how many there were."""
+    """Produces a numbered message ten times a second until the block ends. `count` is the number of messages."""
 
     def __init__(self, kafka_server: KafkaServer, topic: str) -> None:
         self.count = 0

@@ -75,7 +75,7 @@ class Scene(WatchingScene):
         }
 
     def until_shown(self, name: str, *, state: str, least_behind: int, error: str) -> None:
-        """Wait until a watcher is shown so far behind, for that reason, and with where it stands."""
+        """Wait until a watcher is shown at least this far behind, with this error and with its positions."""
 
         def is_shown() -> bool:
             shown = json.loads(

@@ -1,4 +1,4 @@
-"""A watcher that asks for a guarantee, on each broker: at the start, and when its file changes later."""
+"""The guarantee that a watcher asks for, on each broker: checked at the start, and when the watcher's file changes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from watchers.{module} import {base}
 
 
 class Weak({base}):
-    \"\"\"Whoever sends them numbers the messages anew when it is restarted.\"\"\"
+    \"\"\"After a restart, the sender numbers the messages from the start again.\"\"\"
 
     def serialize(self):
         return f"{{__name__}}.Weak", super().serialize()[1]
 
     async def describe_delivery(self, *, ask):
         facts = await super().describe_delivery(ask=ask)
-        return dataclasses.replace(facts, key_changes="the sender numbers its messages anew")
+        return dataclasses.replace(facts, key_changes="a restarted sender reuses its numbers")
 
 
 def watched(name, trigger, guarantee):
@@ -49,11 +49,11 @@ plain = watched("plain", {base}("{source}", extra={{"n": "n"}}), None)
 
 @dataclass
 class Broker:
-    """One queue, whose settings leave much to be desired.
+    """A queue of one broker, with poor settings.
 
     Attributes:
         connection: The section of the configuration, in TOML.
-        warns: What `check` has to say of it.
+        warns: The warnings about the settings that `check` must print.
     """
 
     module: str
@@ -114,7 +114,7 @@ def on_servicebus(request: pytest.FixtureRequest, name: str) -> Broker:
         name,
         f'[connections.servicebus]\nconnection_string = "{server.connection_string}"\n',
         lambda bodies: server.send(name, bodies),
-        # The emulator is not asked: tests/brokers/servicebus/test_guarantees.py asks a double of the management API.
+        # No warnings, because this server has no management API. tests/brokers/servicebus/test_guarantees.py has one.
         [],
     )
 
@@ -160,7 +160,7 @@ class Scene:
         return {one["name"]: one for one in found}
 
     def until_shown(self, guarantee: str | None, states: Sequence[str], error: str | None) -> None:
-        """The strict one is in one of these states, with that error; the plain one runs."""
+        """Wait until the strict watcher is in one of these states with this error, and the plain watcher runs."""
 
         def is_so() -> bool:
             found = self.watchers()
@@ -213,14 +213,14 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_and_misses_nothing(
     scene: Scene,
 ) -> None:
-    """`check` ends with 1; the service starts, and its sibling runs. Messages that arrive in the meantime are stored
-    for the watcher."""
+    """`check` ends with 1, but the service starts, and the watcher's sibling runs. Messages that arrive in the meantime
+    are stored for the refused watcher."""
     says = "it asks for effectively once, and its trigger promises at least once"
     scene.declare("effectively_once", weak=True)
     code, said = scene.check()
     assert code == 1
     assert says in said
-    assert "the sender numbers its messages anew" in said
+    assert "a restarted sender reuses its numbers" in said
 
     scene.instance.start()
     scene.until_shown("effectively_once", ["failing"], says)
@@ -234,7 +234,7 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
     scene.send(2)
     scene.until_numbers(strict=[1, 2], plain=[1, 2])
 
-    # While it runs it asks for more than it is promised.
+    # While the service runs, the watcher asks for more than it is promised.
     scene.declare("effectively_once", weak=True)
     scene.until_shown("effectively_once", ["failing"], says)
     scene.send(3)
@@ -253,7 +253,7 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
 def test_settings_of_a_source_that_cost_no_promise_are_warned_of_and_refuse_no_start(
     scene: Scene,
 ) -> None:
-    """No dead-letter queue, locks and retention shorter than the ack timeout: they lower nothing."""
+    """A missing dead-letter queue, and locks or retention shorter than the ack timeout, lower no guarantee."""
     scene.declare("effectively_once", weak=False)
     code, said = scene.check()
     assert code == 0, said

@@ -1,4 +1,4 @@
-"""A watcher of a topic is set back by a command, while another one of the topic and the broker notice nothing."""
+"""A command sets a watcher of a topic back. The topic's other watcher and the broker notice nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_replay_makes_what_it_is_to_make_and_nothing_twice(scene: Scene) -> No
     scene.start()
     scene.produce(1_000)
     scene.until_counted(one=1_000, other=1_000)
-    # Without --again what exists is absorbed, and what is new comes once.
+    # Without --again, messages that have events make no further ones, and new messages make one event each.
     scene.replay("--from", "earliest")
     scene.produce(200)
     scene.until_counted(one=1_200, other=1_200)

@@ -1,4 +1,4 @@
-"""A message that one of two watchers cannot take: set aside, looked at, and replayed from the command line."""
+"""A message that one of two watchers cannot take is parked. Commands show the message, and replay it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaves a mark for each start of its driver and for each of its tasks, until a file tells it to finish or to fail."""
+"""A Spark application that writes a mark at its start and for each task, until a file tells it to finish or to fail."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The part of Service Bus's management API that tells how much waits: Atom entries by HTTPS, on a free port."""
+"""The part of Service Bus's management API that describes entities: Atom entries by HTTPS, on a free port."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NOTHING = '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">Publicl
 
 
 class AdministrationDouble:
-    """Made by `open_administration`.
+    """The management API of a namespace. A test sets the entities and their counts.
 
     Attributes:
         queues, subscriptions: By path, the counts of an entity: `{"Active": 3, "Scheduled": 1}`.
         settings: The settings of each entity by path, with the names of its description: `{"MaxDeliveryCount": "10"}`.
-        status: The status of every answer; 200: with the entity.
+        status: The status of every answer. Only an answer with 200 has the entity.
         paths: The requested paths.
         authority: The certificate to trust.
     """
@@ -57,7 +57,7 @@ class AdministrationDouble:
                 "SubscriptionDescription", self.subscriptions[path], self.settings.get(path, {})
             )
         else:
-            # As the service does it: no entry, and no error.
+            # For an unknown entity, the service answers without an entry and without an error.
             text = _NOTHING
         return web.Response(text=text, content_type="application/atom+xml")
 

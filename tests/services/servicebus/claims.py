@@ -1,4 +1,4 @@
-"""`$cbs`: the rights of a connection, by its tokens, and until when."""
+"""`$cbs`: checks the tokens that give a connection its rights, and their expiry."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Tokens:
     """The rules by which the service accepts tokens.
 
     Attributes:
-        jwts: Accepted tokens of identities, as a managed identity's.
+        jwts: Tokens of identities that are accepted, such as tokens of a managed identity.
         denied: Paths (lower case) for which no token gives a right.
-        lifetime_s: The longest time that a claim is valid; None: as long as the token says.
+        lifetime_s: The longest time that a claim is valid; None: until the token expires.
     """
 
     jwts: set[str] = field(default_factory=set)
@@ -30,8 +30,8 @@ class Tokens:
     refused: int = 0
 
     def check(self, token: str) -> tuple[int, str, float]:
-        """The status of a `put-token`, its description, and until when the claim is good."""
-        # The SDK puts shared access signatures as tokens of type "jwt", too.
+        """Return the status of a `put-token`, its description, and the end of the claim in seconds since the epoch."""
+        # The SDK sends shared access signatures as tokens of type "jwt", too.
         if not token.startswith("SharedAccessSignature "):
             good = token in self.jwts
             expires_at = time.time() + 3600

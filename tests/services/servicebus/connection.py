@@ -47,7 +47,7 @@ _SECTIONS = (b"\x00\x53", b"\x00\x80")
 
 
 class Outlet:
-    """A link on which an entity's messages go out."""
+    """A link on which the server sends an entity's messages."""
 
     def __init__(self, link: Sender, entity: Entity, session_id: str | None) -> None:
         self.link = link
@@ -58,7 +58,7 @@ class Outlet:
 
 
 class Waiting:
-    """A link that waits for a session: its attach is answered when there is one."""
+    """A link that waits for a session. Its attach is answered when a session is available."""
 
     def __init__(self, link: Sender, entity: Entity, until: float) -> None:
         self.link = link
@@ -67,7 +67,7 @@ class Waiting:
 
 
 class Peer:
-    """Serves one connection until it ends; `wake` has it look again for what can be sent."""
+    """Serves one connection until it ends. `wake` makes it send messages that have become available."""
 
     def __init__(
         self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -116,11 +116,11 @@ class Peer:
                     break
 
     def cut(self) -> None:
-        """End the connection without a word."""
+        """End the connection without telling the client."""
         self._writer.transport.abort()
 
     def end(self) -> None:
-        """Give back what the connection held."""
+        """Release the locks on sessions that the connection had, and close it."""
         for outlet in list(self.outlets):
             self._drop(outlet)
         self.waiting.clear()
@@ -285,14 +285,14 @@ class Peer:
             link.close()
 
     def _drop(self, outlet: Outlet) -> None:
-        """A link is gone. Messages stay locked until their locks end; a session is free at once."""
+        """Forget a link that is gone. Its messages stay locked until their locks end; its session is free at once."""
         if outlet in self.outlets:
             self.outlets.remove(outlet)
         if outlet.session_id is not None:
             outlet.entity.release_session(outlet.session_id, outlet.link, counts=False)
 
     def detach(self, path: str, condition: str, description: str) -> int:
-        """Detach all links of an entity from this side, with an error; how many."""
+        """Detach all links of an entity with an error, from the server's side; return their number."""
         dropped = [one for one in self.outlets if one.entity.path.lower() == path.lower()]
         for outlet in dropped:
             self._detach_outlet(outlet, Condition(condition, description))
@@ -306,7 +306,7 @@ class Peer:
         outlet.link.close()
 
     def lose_sessions(self, holders: list[object]) -> None:
-        """Tell the receivers whose session locks have run out."""
+        """Detach the links whose session locks have expired, and tell their receivers the reason."""
         for outlet in list(self.outlets):
             if any(outlet.link == holder for holder in holders):
                 condition = Condition(
@@ -402,7 +402,7 @@ class Peer:
     # Messages that go out
 
     def _pump(self) -> None:
-        """Send what there is, as far as there is credit."""
+        """Send available messages on all links, as far as their credit allows."""
         for outlet in list(self.outlets):
             while outlet.link.credit > 0 and not self.server.holds_back(outlet.entity):
                 stored = outlet.entity.lock_next(outlet.link, outlet.session_id)
@@ -452,7 +452,7 @@ class Peer:
             delivery.local.condition = condition_of(refused)
             delivery.update(Delivery.REJECTED)
         delivery.settle()
-        # A disposition of its own for each, as the service sends them for what is not batchable.
+        # Flush after each, so that each outcome has a disposition of its own, as the service sends it.
         self.flush()
 
 

@@ -1,4 +1,4 @@
-"""Orders of tests: a line of JSON each, `{"do": …}`, and a line in return."""
+"""Orders of tests. Each order is a line of JSON, `{"do": …}`, and each answer is a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """Makes entities, sends to them, looks into them, and does to connections what networks do."""
+    """Makes entities, sends and shows messages, and causes the faults that a test orders."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -76,7 +76,7 @@ class Control:
         return numbers
 
     def do_look(self, path: str) -> dict[str, Any]:
-        """The messages in an entity, and the fates of the others."""
+        """Return the messages in an entity, and the records of its completed and abandoned messages."""
         entity = self._server.namespace.find(path)
         entity.expire()
         return {
@@ -102,16 +102,16 @@ class Control:
     # What goes wrong
 
     def do_hold_back(self, path: str, held: bool) -> None:
-        """Deliver nothing of an entity, however much credit there is."""
+        """Deliver no message of an entity, or deliver again if `held` is False."""
         (self._server.held_back.add if held else self._server.held_back.discard)(path.lower())
         self._server.wake()
 
     def do_detach(self, path: str, condition: str, description: str) -> int:
-        """Drop all links to an entity."""
+        """Detach all links to an entity with this error; return their number."""
         return sum(peer.detach(path, condition, description) for peer in list(self._server.peers))
 
     def do_cut(self, path: str | None = None) -> int:
-        """Cut the connections that receive from an entity; None: all."""
+        """Cut the connections that receive from an entity, or with None all connections; return their number."""
         cut = [
             peer
             for peer in self._server.peers
@@ -122,7 +122,7 @@ class Control:
         return len(cut)
 
     def do_expire_locks(self, path: str) -> None:
-        """All locks of an entity run out now."""
+        """Let all locks of an entity end now."""
         entity = self._server.namespace.find(path)
         for one in entity.messages.values():
             one.locked_until = 0.0
@@ -136,7 +136,7 @@ class Control:
         self._server.namespace.find(path).refuses_renewals = refuse
 
     def do_fail_settlements(self, count: int) -> None:
-        """The next dispositions are refused as if the lock were lost."""
+        """Refuse the next `count` dispositions, as if the locks were lost."""
         self._server.failing_settlements = count
 
     def do_refuse_connections(self, refuse: bool) -> None:
@@ -169,6 +169,6 @@ class Control:
 
 
 def _body_of(encoded: bytes) -> bytes:
-    # The message has to live as long as the view of its body is read.
+    # `message` must not be freed while the view of its body is read.
     message = decode(encoded)
     return bytes(message.body or b"")

@@ -17,7 +17,7 @@ DEAD_LETTER_SUFFIX = "/$deadletterqueue"
 
 
 class Refused(Exception):
-    """The service says no, with an AMQP condition."""
+    """The service refuses a request, with an AMQP condition."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)
@@ -59,7 +59,7 @@ class Stored:
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """The lock on a session."""
+    """A session: the link that has it locked, the end of the lock, and the session's state."""
 
     holder: object | None = None
     locked_until: float = 0.0
@@ -67,12 +67,12 @@ class Session:
 
 
 def new_lock_token() -> uuid.UUID:
-    # Proton's Python side takes delivery tags as text: each byte of a token is a character of ASCII.
+    # Proton for Python takes delivery tags as text, so each byte of a token must be an ASCII character.
     return uuid.UUID(bytes_le=bytes(secrets.choice(range(0x21, 0x7F)) for _ in range(16)))
 
 
 class Entity:
-    """A queue, or what is like one: a subscription, or a dead-letter queue.
+    """A queue, a subscription or a dead-letter queue.
 
     Args:
         on_change: Called when a message or a session may have become available.
@@ -99,14 +99,14 @@ class Entity:
         self.abandoned = 0
         self.sessions: dict[str, Session] = {}
         self.messages: dict[int, Stored] = {}
-        """By sequence number, in order."""
+        """All messages by sequence number, in this order."""
         self._locked: dict[uuid.UUID, Stored] = {}
         self._last_number = 0
         self._on_change = on_change
         self._ready: dict[str | None, list[int]] = {}
-        """Heaps of the sequence numbers that are available, by session; None: without one."""
+        """Heaps of the sequence numbers of available messages, by session; None is the key without sessions."""
         self._scheduled: list[tuple[float, int]] = []
-        # No lock ends sooner: most looks for one that did are this comparison.
+        # No lock ends before this time, so most calls of `expire` need only this comparison.
         self._no_expiry_before = 0.0
 
     def enqueue(
@@ -167,7 +167,7 @@ class Entity:
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Take over what a predecessor has kept."""
+        """Take over the messages of a snapshot."""
         self.disabled, self._last_number = kept["disabled"], kept["last_number"]
         self.completed, self.abandoned = kept["completed"], kept["abandoned"]
         for fields in kept["messages"]:
@@ -193,9 +193,9 @@ class Entity:
         return None
 
     def lock_next(self, holder: object, session_id: str | None = None) -> Stored | None:
-        """Lock the oldest available message for a link; None where there is none.
+        """Lock the oldest available message for a link, and return it; None if no message is available.
 
-        A session's messages carry no lock of their own: the session's holds for them.
+        The messages of a session are locked for as long as the session is.
         """
         self.expire()
         stored = self._take_ready(session_id)
@@ -213,7 +213,7 @@ class Entity:
         return stored
 
     def next_expiry(self) -> float | None:
-        """When the next lock runs out, or the next scheduled message is due."""
+        """Return when the next lock ends or the next scheduled message is due; None if there is neither."""
         times = [session.locked_until for session in self.sessions.values() if session.holder]
         if not self.requires_session:
             times += [stored.locked_until for stored in self._locked.values()]
@@ -221,7 +221,7 @@ class Entity:
         return min(times, default=None)
 
     def expire(self) -> list[object]:
-        """Give up the locks that ran out; the holders of sessions that were lost."""
+        """End expired locks, make due messages available, and return the links that lost their session."""
         now = time.time()
         lost: list[object] = []
         while self._scheduled and self._scheduled[0][0] <= now:
@@ -245,13 +245,13 @@ class Entity:
         return lost
 
     def expire_all_now(self) -> None:
-        """For a test that has put the ends of locks into the past."""
+        """Make the next `expire` check all locks, because a test has moved their ends into the past."""
         self._no_expiry_before = 0.0
 
     # Sessions
 
     def accept_session(self, holder: object, session_id: str | None) -> str | None:
-        """Lock that session, or with None the next that has messages; None where there is none."""
+        """Lock this session, or with None the next session with messages; return its id, or None if there is none."""
         self.expire()
         if session_id is not None:
             session = self.sessions.setdefault(session_id, Session())
@@ -284,7 +284,7 @@ class Entity:
         return session.locked_until
 
     def release_session(self, session_id: str, holder: object, *, counts: bool) -> None:
-        """Let go of a session. Return messages that were not settled; their count rises only if the lock expired."""
+        """Release a session, and make its unsettled messages available. With `counts`, their delivery count rises."""
         session = self.sessions.get(session_id)
         if session is None or session.holder is not holder:
             return
@@ -360,10 +360,10 @@ class Entity:
 
 
 class Namespace:
-    """All entities by path, in lower case; topics hand what they are sent to their subscriptions."""
+    """All entities by path, in lower case. A message to a topic goes to all subscriptions of the topic."""
 
     def snapshot(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """By path what a restart keeps of each entity and of its dead-letter queue; see `Entity.snapshot`."""
+        """Return the path of each entity, with its snapshot and the snapshot of its dead-letter queue."""
         return [
             (entity.path, entity.snapshot(), entity.dead_letters.snapshot())
             for entity in self.all()

@@ -29,7 +29,7 @@ _STATUS = {
 
 
 def answer(peer: Peer, path: str, request: Message) -> Message:
-    """Do what is asked."""
+    """Perform the request's operation on the entity at this path, and return the reply."""
     fields = request.properties or {}
     body: dict[str, Any] = {str(name): value for name, value in (request.body or {}).items()}
     operation = _text(fields.get("operation")).removeprefix("com.microsoft:")
@@ -91,7 +91,7 @@ def _renew_session(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[in
 
 
 def _check_session(peer: Peer, entity: Entity, session_id: str) -> None:
-    """Only the connection that holds a session may ask for it."""
+    """Refuse a request about a session that this connection has not locked."""
     session = entity.sessions.get(session_id)
     if session is None or not any(one.link == session.holder for one in peer.outlets):
         raise Refused(
@@ -127,7 +127,7 @@ def _peek(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def _receive_by_number(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, Any]:
-    # For deferred messages only; no client here defers.
+    # The operation is for deferred messages, and no client in these tests defers messages.
     raise Refused(
         "com.microsoft:message-not-found", "Failed to lock one or more specified messages."
     )

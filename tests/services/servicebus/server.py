@@ -21,7 +21,7 @@ from tests.services.servicebus.entities import Entity, Namespace, Refused
 
 
 class Server:
-    """All connections, the entities that they share, and one timer for what runs out."""
+    """All connections, the entities that they share, and one timer for everything that expires."""
 
     def __init__(self) -> None:
         self.namespace = Namespace(self._changed)
@@ -35,13 +35,13 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    # What connections ask
+    # Calls of connections
 
     def count(self, operation: str) -> None:
         self.operations[operation] += 1
 
     def holds_back(self, entity: Entity) -> bool:
-        """Whether a test has stopped the delivery."""
+        """Return whether a test has stopped the delivery from this entity."""
         return entity.path.lower() in self.held_back
 
     def fail_settlement(self, entity: Entity) -> None:
@@ -50,7 +50,7 @@ class Server:
             raise Refused("com.microsoft:message-lock-lost", "The lock supplied is invalid.")
 
     def wake_at(self, moment: float) -> None:
-        """Look at what ran out, then or earlier."""
+        """Call `on_timer` at this time (seconds since the epoch), or earlier."""
         if self._timer is not None and self._timer_at <= moment:
             return
         if self._timer is not None:
@@ -80,13 +80,13 @@ class Server:
             asyncio.get_running_loop().call_soon(self.wake)
 
     def wake(self) -> None:
-        """Have every connection look for what can be sent."""
+        """Make every connection send the messages that have become available."""
         self._is_due = False
         for peer in list(self.peers):
             peer.wake()
 
     async def tick(self) -> None:
-        """Send empty frames where clients have asked for signs of life."""
+        """Send empty frames to clients that have asked for heartbeats, until cancelled."""
         while True:
             await asyncio.sleep(0.5)
             for peer in list(self.peers):
@@ -107,14 +107,14 @@ class Server:
             peer.end()
 
     def cut_off(self) -> None:
-        """Drop all connections without a word."""
+        """Cut all connections, and refuse new ones."""
         self.refuses_connections = True
         for peer in list(self.peers):
             peer.cut()
 
 
 def _keep(server: Server, file: Path) -> None:
-    # From here on no message is accepted or settled: the file has all that clients were told.
+    # After this line no message is accepted or settled, so the file has everything that clients were told.
     server.cut_off()
     file.write_bytes(pickle.dumps(server.namespace.snapshot()))
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Starts the server's process, and gives it orders."""
+"""Starts the server's process, and sends it the orders of tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOT = Path(__file__).parents[3]
 
 @dataclass
 class ServiceBusServer:
-    """A running test Service Bus. If it is durable, a restart keeps what is in its entities; else nothing."""
+    """A running test Service Bus. Over a restart, only a durable one keeps its entities and messages."""
 
     daemon: Daemon
     port: int
@@ -32,7 +32,7 @@ class ServiceBusServer:
         return connection_string(self.port)
 
     def order(self, do: str, **arguments: Any) -> Any:
-        """Have the server do something; see `control`."""
+        """Send the server an order (see `control`), and return the answer."""
         with socket.create_connection(("127.0.0.1", self.control_port), timeout=30) as connection:
             connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             with connection.makefile("rb") as answers:
@@ -42,7 +42,7 @@ class ServiceBusServer:
         return answer["answer"]
 
     def restart(self) -> None:
-        """Stop it, which ends all connections and locks, and start it again."""
+        """Stop the server, which ends all connections and locks, and start it again."""
         self.daemon.stop()
         self.daemon.start()
 
@@ -51,7 +51,7 @@ class ServiceBusServer:
         return path
 
     def send(self, path: str, values: Sequence[str | bytes], **properties: Any) -> list[int]:
-        """Send one message for each value; their sequence numbers."""
+        """Send one message for each value; return the sequence numbers."""
         encoded = [
             base64.b64encode(one.encode() if isinstance(one, str) else one).decode()
             for one in values
@@ -66,7 +66,7 @@ class ServiceBusServer:
         return found
 
     def values(self, path: str) -> list[str]:
-        """Return the messages in an entity, locked or not."""
+        """Return the values of the messages in an entity, locked or not."""
         return [message["value"] for message in self.look(path)["messages"]]
 
     def dead_letters(self, path: str) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def connection_string(port: int, *, key: str = KEY) -> str:
 
 @contextmanager
 def open_servicebus(*, durable: bool = False) -> Iterator[ServiceBusServer]:
-    """A test Service Bus on free ports.
+    """Start a test Service Bus on free ports, and kill it at the end of the block.
 
     Args:
         durable: Whether `restart` keeps the entities and their messages.

@@ -1,4 +1,4 @@
-"""Small translations between AMQP and what the entities hold."""
+"""Small translations between AMQP and the stored messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def path_of(address: str) -> str:
 
 
 def ticks(seconds: float) -> int:
-    """Seconds since the epoch as .NET counts: tenths of microseconds since the year 1."""
+    """Convert seconds since the epoch to .NET's ticks: tenths of microseconds since the year 1."""
     return int(seconds * 10_000_000) + _TICKS_AT_EPOCH
 
 
@@ -35,7 +35,7 @@ def decode(data: bytes) -> Message:
 
 
 def split_batch(encoded: bytes) -> list[bytes]:
-    """The messages in one that was sent as a batch: each is the content of a data section."""
+    """Return the encoded messages of a batch. Each message is the content of one data section."""
     found = []
     while encoded:
         section = Data()
@@ -50,7 +50,7 @@ def split_batch(encoded: bytes) -> list[bytes]:
 
 
 def outgoing(stored: Stored, *, now_locked_until: float) -> bytes:
-    """A message as it is delivered: as it was sent, with what the service adds."""
+    """Return a message in its delivered form: as it was sent, with the annotations that the service adds."""
     message = decode(stored.body)
     message.delivery_count = stored.delivery_count
     annotations: dict[Any, Any] = dict(message.annotations or {})

@@ -53,7 +53,7 @@ async def test_a_pause_is_recorded_once_with_its_actor_and_both_states(database:
     assert (first.action, first.subject) == (Action.DAG_PAUSE, "d")
     assert (first.before, first.after) == ({"is_paused": False}, {"is_paused": True})
     assert abs(first.at - datetime.now(UTC)) < timedelta(minutes=1)
-    # It is paused already, so nothing changes.
+    # The DAG is paused already, so nothing changes.
     assert len(await change(database, lambda session: pause_dag(session, ANNE, "d"))) == 1
     assert len(await change(database, lambda session: unpause_dag(session, ANNE, "d"))) == 2
 
@@ -108,7 +108,7 @@ async def test_the_list_filters_by_actor_action_and_subject(database: Database) 
     assert len(await rows(database, action="run.cancel")) == 2
     assert {row.subject for row in await rows(database, subject="d")} == {"d r"}
     assert [row.subject for row in await rows(database, subject="d_2")] == ["d_2"]
-    # The extra is users' data, and stays with the event.
+    # The audit leaves out the extra, because it is users' data. The event has it.
     (emitted,) = await rows(database, action="asset")
     assert emitted.after is not None
     assert emitted.after.keys() == {"event", "partition_key"}

@@ -97,7 +97,7 @@ async def _add_run(database: Database, number: int, state: str) -> None:
 
 
 async def _days(database: Database, *states: str) -> list[int]:
-    """The days whose runs are in one of these states, or all."""
+    """Return the day of each run in one of these states, oldest run first; without states, of each run."""
     return [
         run.logical_date.day
         for run in await runs_of(database, "d")
@@ -146,12 +146,12 @@ async def test_a_backfill_makes_the_runs_of_its_range_in_order_and_a_few_at_a_ti
 async def test_the_runner_continues_when_runs_end_and_starts_new_backfills(daily: Database) -> None:
     async def until(*days: int) -> None:
         with anyio.fail_after(30):
-            # Polled: as somebody who knows nothing of the runner.
+            # Polled, because the test sees only the database, and the database announces nothing.
             while await _days(daily) != list(days):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
 
     async with anyio.create_task_group() as tasks:
-        # Not by a sweep: that comes in an hour.
+        # The sweep comes in an hour, so only wake-ups make the runner continue.
         await tasks.start(BackfillRunner(daily, sweep_every=timedelta(hours=1)).run)
         await _start(daily, 1, 3, max_active=1)
         await until(1)
@@ -187,7 +187,7 @@ async def test_an_interval_with_a_run_is_repeated_only_on_request(
     assert len(await runs_of(daily, "d")) == 4
     await _start(daily, 1, 5, reprocess=Reprocess(reprocess))
     assert await _days(daily, "queued") == [*repeated, 5]
-    # No day has two runs, and what runs is left alone.
+    # No day has two runs, and the running run is left alone.
     assert await _days(daily) == [1, 2, 3, 4, 5]
     assert await _days(daily, "running") == [4]
     skipped = 4 - len(repeated)
@@ -253,7 +253,7 @@ async def test_backfills_are_listed_by_their_dag_its_assets_and_their_state(
     assert await listed(asset="a") == await listed(asset="x-test://a") == [of_e.id]
     assert await listed(asset="b") == []
     assert await listed(state="cancelled") == [of_e.id]
-    # The limit counts only backfills in the state, so an older one is found.
+    # The limit counts only backfills in this state, so an older backfill is found.
     assert await listed(state="done", limit=1) == [done.id]
     assert await listed(state="running", limit=0) == [running.id]
 
@@ -314,7 +314,7 @@ async def test_an_impossible_backfill_is_refused(daily: Database) -> None:
 def test_a_range_holds_the_logical_dates_between_its_ends_that_are_due() -> None:
     daily = CronDataIntervalTimetable("@daily", timezone="UTC")
     found = runs_between(daily, day(1), day(5), now=day(5))
-    # The interval that begins on the fifth, and the one of the fifth, are not over.
+    # The interval that begins on the fifth is not over.
     assert [one.logical_date for one in found] == [day(number) for number in (1, 2, 3, 4)]
     inside = runs_between(daily, day(1) + timedelta(hours=1), day(3), now=day(30))
     assert [one.logical_date for one in inside] == [day(2), day(3)]
@@ -327,7 +327,7 @@ def test_a_range_holds_the_logical_dates_between_its_ends_that_are_due() -> None
 
 
 class GoesBack(OnceTimetable):
-    """Names the third day first, and the second day after it."""
+    """A timetable that gives the third day first, and then the second day."""
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
@@ -371,7 +371,7 @@ def test_an_active_run_is_never_repeated_and_a_missing_one_always_made(
 
 
 async def _catch_up(database: Database, *, start: int, last: int, cap: int = 16) -> None:
-    """It has run until `last`, and has the other days of January to catch up with."""
+    """Add successful runs from `start` to `last`, and let catch-up make the runs of the later days of January."""
     for number in range(start, last + 1):
         await _add_run(database, number, "success")
     async with database.transaction() as session:
@@ -434,7 +434,7 @@ async def _start_backfill_in_steps(database: Database) -> None:
 async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_look(
     postgres: Database,
 ) -> None:
-    """Without a lock, only a row that has changed tells the scheduler."""
+    """The look takes no lock, so the scheduler learns of the backfill only from the changed row of the DAG."""
     await add_dag(postgres, "d", DAILY, params={"p": 1}, is_paused=True)
     await add_dag(postgres, "other", DAILY)
     await _catch_up(postgres, start=1, last=2, cap=100)
@@ -469,7 +469,8 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
     await _start(daily, 1, 2, reprocess=Reprocess.ALL)
     async with daily.reading() as session:
         later, first = await list_backfills(session)
-    # It has ended, although two of its runs are queued again. A skipped interval's run is not one of its runs.
+    # The first backfill is done, although two of its runs are queued again. The run of the skipped interval is not
+    # one of its runs.
     assert (first.state, first.runs) == ("done", {"queued": 2, "success": 1})
     assert (later.state, later.runs) == ("running", {"queued": 2})
     await _end(daily, 1, 2)
@@ -490,7 +491,7 @@ async def test_new_and_repeated_runs_have_the_backfills_parameters(
     started = await _start(daily, 3, 5, reprocess=Reprocess.FAILED, max_active=2, params=given)
     assert started.params == given
     await _end(daily, 3, 4)
-    # The third one is made by the scheduler, later.
+    # Only two runs may be active at once, so `advance` makes the third after the others have ended.
     async with daily.transaction() as session:
         await advance(session, started.id)
     repeated, *made = sorted(await runs_of(daily, "d"), key=lambda run: run.run_after)

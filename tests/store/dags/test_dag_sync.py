@@ -154,7 +154,7 @@ async def test_nothing_is_written_when_nothing_changed(database: Database) -> No
     changed = await sync(database, FULL)
     assert written == []
     assert changed == Changed()
-    # The listener does see writes: this is no test that cannot fail.
+    # The listener sees writes, so the check above can fail.
     await sync(database, file())
     assert written
 
@@ -239,7 +239,7 @@ async def test_a_stream_is_named_as_its_trigger_describes_it_now(database: Datab
 
 
 async def test_a_new_text_of_a_streams_key_is_announced(database: Database) -> None:
-    """Otherwise an open page would show the former text until something else changed."""
+    """Without the announcement, an open page would show the former text until another change."""
     await sync(database, FULL)
     watchers = tuple(replace(one, stream_key="kafka x") for one in FULL.watchers)
     renamed = replace(FULL, watchers=watchers)
@@ -323,7 +323,7 @@ async def test_a_broken_watcher_keeps_its_row_and_the_rest_goes_on(database: Dat
 
 @pytest.mark.rule("a subscriber that is created again reads from the wrong position")
 async def test_a_watcher_that_comes_back_is_the_one_that_went(database: Database) -> None:
-    """Or a message that is redelivered meanwhile would fire once for each of the two."""
+    """The watcher keeps its id. Under a new id, a redelivered message would fire a second time."""
     await sync(database, FULL)
     before = {(row.asset_id, row.name): row.id for row in await rows(database, Watcher)}
     await sync(database)
@@ -349,7 +349,7 @@ async def test_a_newcomer_that_contradicts_is_left_out_and_named(database: Datab
     assert "also defined at" in errors["a.py"][0]["reason"]
     assert "b.py:1 contradicts" in errors["b.py"][0]["reason"]
     assert "z.py:1" in errors["b.py"][0]["reason"]
-    # The newcomers get in once the old one is gone.
+    # Once the old file is gone, the definitions of the new files are in force.
     await sync(database, *newer)
     assert {row.dag_id: (row.path, row.is_stale) for row in await rows(database, Dag)} == {
         "d": ("a.py", False),
@@ -389,7 +389,7 @@ async def test_events_keep_the_name_and_the_uri_that_their_asset_had(database: D
     emitted = {}
     for name, uri in (("n", "u"), ("n", "u2"), ("n", "u3"), ("m", "u3"), ("m", "u"), ("n", "u")):
         await sync(database, file(assets=(asset(name, uri),)))
-        if uri != "u2":  # it has no event
+        if uri != "u2":  # `u2` gets no event
             for _ in range(2):
                 (event_id,) = await emit(database, row.id)
                 emitted[event_id] = (name, uri)
@@ -401,7 +401,7 @@ async def test_events_keep_the_name_and_the_uri_that_their_asset_had(database: D
             assert found == {key for key, names in emitted.items() if given in names}
         (view,) = await list_assets(session)
         assert (view.name, view.uri) == ("n", "u")
-        # A task reads the events of the asset that it names.
+        # A task that names a URI reads the events that were emitted under this URI.
         page = Page(last_id=100, newest_first=False, beyond=None, skip=0, limit=10)
         for uri in ("u", "u2", "u3"):
             ids = [key for key, names in emitted.items() if uri in names]
@@ -429,7 +429,7 @@ async def test_a_uri_that_changes_takes_nothing_from_the_dags_that_wait(database
         session.add(AssetAliasMember(alias_id=alias_id, asset_id=row.id))
     (old,) = await emit(database, row.id)
     changed = await sync(database, defined("u2"))
-    # A running watcher goes on, and its next event is queued: the watcher knows the asset by its row.
+    # The running watcher continues, and its next event is queued, because the watcher refers to the asset's row.
     assert not changed.stream_digests
     (now,) = await rows(database, Watcher)
     assert (now.id, now.asset_id) == (watched.id, row.id)

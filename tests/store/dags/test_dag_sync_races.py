@@ -1,4 +1,4 @@
-"""A DAG file is stored while events create what it declares."""
+"""A DAG file is stored while events, or the owner of a stream, write the rows that the file changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with DAG("by_alias", schedule=AssetAlias("landings")):
 
 
 async def _somebody_waits(database: Database, *, unless: anyio.Event | None = None) -> None:
-    """Return once a transaction waits for another one; asked of the server, which tells nobody of its own accord."""
+    """Poll until a transaction waits for another one, or `unless` is set. PostgreSQL announces no waiting."""
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted")
     with anyio.fail_after(20):
         while unless is None or not unless.is_set():
@@ -61,7 +61,7 @@ async def test_a_file_is_in_force_though_an_event_makes_its_asset_or_alias_meanw
         postgres, dags_folder=tmp_path, min_file_process_interval=timedelta(hours=1)
     )
     async with anyio.create_task_group() as tasks:
-        # The barrier: the event's transaction is open until the processor's waits for it.
+        # The event's transaction stays open until the processor's transaction waits for it.
         async with postgres.transaction() as session:
             if made == "asset":
                 await ensure_asset(session, uri="x-flights")
@@ -87,7 +87,7 @@ async def test_a_file_is_in_force_though_an_event_makes_its_asset_or_alias_meanw
 async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_the_move(
     postgres: Database,
 ) -> None:
-    """The file's transaction saw nothing of it, and whoever reads the other stream was given it."""
+    """The file's transaction once missed the owner's rows, and the other stream's owner received them."""
     owner = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
     async with postgres.transaction() as session:
@@ -103,7 +103,7 @@ async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_th
         await sync(postgres, moved)
         has_moved.set()
 
-    # The barrier: the owner's transaction is open until the file's waits for it.
+    # The owner's transaction stays open until the file's transaction waits for it, or the watcher has moved.
     async with anyio.create_task_group() as tasks, postgres.transaction() as session:
         await perform(session, write_parked([kept], ParkedBounds(), ParkedUsage()))
         await perform(session, write_positions([position]))
@@ -115,7 +115,7 @@ async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_th
 
 
 class _Between:
-    """The queries of the store; `then` is called once, after the first one."""
+    """Performs the store's queries for `Ownership`. Once `then` is set, the next query calls it at its end."""
 
     def __init__(self) -> None:
         self.then: Callable[[], Awaitable[None]] | None = None
@@ -136,7 +136,7 @@ class _Between:
 async def test_a_file_that_changes_a_watcher_while_its_stream_is_given_up_does_not_deadlock(
     postgres: Database,
 ) -> None:
-    """The lease was not given back: the stream stood still until it had expired."""
+    """After such a deadlock, the lease was not released, and nobody read the stream until the lease expired."""
     fence = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
     async with postgres.transaction() as session:

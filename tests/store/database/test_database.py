@@ -206,7 +206,7 @@ async def test_a_second_service_on_a_sqlite_database_is_refused_by_name(sqlite_u
             # A reader needs no lock.
             async with database.reading():
                 pass
-            # A killed holder holds nothing.
+            # A killed process holds no lock.
             process.kill()
             await anyio.to_thread.run_sync(process.join)
             with lock_exclusively(database):
@@ -236,7 +236,7 @@ async def test_a_second_service_is_refused_also_by_the_name_of_a_link(
 async def test_a_lock_that_cannot_be_opened_is_an_error_that_names_it(sqlite_url: str) -> None:
     async with open_database(sqlite_url) as database:
         assert database.path is not None
-        # As a file of another user's, for root as well.
+        # A folder cannot be opened as a lock file, not even by root. It stands for another user's file.
         lock = beside(database.path, ".lock")
         lock.mkdir()
         with (

@@ -58,7 +58,7 @@ def _audit(**values: Any) -> Audit:
     return Audit(at=NOW, actor="a", role="admin", via="cli", action="x.y", subject="s", **values)
 
 
-# A column's row, made of the value that it holds.
+# By column, a function that makes a row with the given value in the column.
 COLUMNS: dict[str, Callable[[Any], Any]] = {
     "asset.extra": lambda value: Asset(id=5, name="a", uri="a", created_at=NOW, extra=value),
     "asset_event.extra": lambda value: AssetEvent(
@@ -96,7 +96,7 @@ COLUMNS: dict[str, Callable[[Any], Any]] = {
         id=5, digest="u", classpath="m.T", kwargs=value, stream_digest="stream"
     ),
 }
-# Those whose rows name others.
+# The rows of these columns refer to rows of other tables, so a test of their own stores them.
 OTHERS = {
     "dag_run.params",
     "dag_run.again",

@@ -1,4 +1,4 @@
-"""Which PostgreSQL server is connected to: of several, after a failover, and with certificates."""
+"""The choice of the PostgreSQL server: among several, after a failover, and with certificates."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_host_that_says_nothing_keeps_nobody_from_the_next_one(
         url = f"{_url(gone.port, postgres_server.port)}?connect_timeout=1"
         async with open_database(url) as database:
             began = time.monotonic()
-            # The former server is no longer asked first.
+            # The silent server is no longer tried first.
             assert await _port(database) == postgres_server.port
             assert time.monotonic() - began < 1
 
@@ -139,7 +139,7 @@ async def test_a_former_primary_is_no_longer_used(pair: Pair) -> None:
             assert of_both.primary is not None
             await database.primary.check_for_promotion()
             await of_both.primary.check_for_promotion()
-            # The former primary runs and takes writes, and their pools have connections to it.
+            # The former primary still runs and takes writes, and both pools have connections to it.
             assert await _port(database) == await _port(of_both) == pair.standby.port
             proxy.lead_to(pair.primary.port)
             with pytest.raises(StoreUnavailable, match="former primary: its timeline is 1, and 2"):
@@ -210,7 +210,7 @@ async def test_a_certificate_that_expires_is_an_outage_and_one_that_is_replaced_
             install(days=30, by=unknown)
             with pytest.raises(StoreUnavailable, match="certificate verify failed"):
                 await _until_it_changes(url)
-            # On disk, while the process runs: it is away, half-written, and there.
+            # While the process runs, the trusted certificate is removed, then half-written, then complete.
             trusted.unlink()
             with pytest.raises(StoreUnavailable, match="No such file"):
                 await _until_it_changes(url)
@@ -226,7 +226,7 @@ async def test_a_default_certificate_that_is_not_there_may_come_back(
     postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    # A `StoreError` alone would mean that the row is to blame.
+    # Not just any `StoreError`: without `StoreRefused`, the error would blame a row.
     with pytest.raises(StoreRefused, match=r"root.crt"):
         async with open_database(
             f"postgresql://postgres@localhost:{postgres_server.port}/postgres?sslmode=verify-full"
@@ -235,7 +235,7 @@ async def test_a_default_certificate_that_is_not_there_may_come_back(
 
 
 async def _until_it_changes(url: str) -> None:
-    """A reload takes a moment."""
+    """Connect until an attempt fails, and raise its error: the server takes a moment to reload its files."""
     with anyio.fail_after(10):
         while True:
             async with open_database(url):

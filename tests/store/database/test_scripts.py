@@ -1,4 +1,4 @@
-"""Scripts: what `Database.perform` promises, on each database and in each way of performing one."""
+"""What `Database.perform` promises about scripts, on each database and for each way to perform a script."""
 
 import asyncio
 import sqlite3
@@ -55,7 +55,7 @@ def _add(*names: str) -> Script[list[str]]:
 
 
 class _Calls:
-    """A step at which the test does something, in the connection's thread on SQLite."""
+    """A step that calls `act`: on SQLite in the connection's thread, on PostgreSQL in the event loop."""
 
     def __init__(self, act: Callable[[], Any]) -> None:
         self.act = act
@@ -154,7 +154,7 @@ async def test_a_cancelled_script_is_written_whole_or_not_at_all(database: Datab
         returned = True
         await anyio.lowlevel.checkpoint()
         pytest.fail("the cancellation was forgotten")
-    # A thread cannot be called back; a statement on its way to a server can.
+    # On SQLite the thread finishes its script. On PostgreSQL the cancellation stops the statement.
     assert returned is (database.path is not None)
     assert await _names(database) == (["a", "b"] if returned else [])
     assert "z" in await database.perform(_add("z"))
@@ -163,7 +163,7 @@ async def test_a_cancelled_script_is_written_whole_or_not_at_all(database: Datab
 async def test_a_task_that_asyncio_cancels_is_cancelled_once_its_script_has_ended(
     sqlite: Database,
 ) -> None:
-    """A cancel scope delivers its cancellation again; `Task.cancel` does not."""
+    """A cancel scope repeats its cancellation. `Task.cancel` does not, so `perform` must not swallow it."""
     has_begun, go_on = threading.Event(), threading.Event()
 
     def slow() -> Script[None]:
@@ -220,7 +220,7 @@ class _NeverCommits:
 async def test_a_commit_that_outlives_its_deadline_is_an_unknown_outcome(
     store_url: str, database: Database
 ) -> None:
-    """Nothing is left behind: neither the lock, nor the transaction, nor the connection."""
+    """No lock, open transaction or stuck connection hinders the next script."""
     go_on = threading.Event()
 
     def slow() -> Script[None]:
@@ -244,7 +244,7 @@ async def test_a_sqlite_connection_that_cannot_roll_back_is_replaced(sqlite: Dat
     await sqlite.perform(_add("first"))
 
     class Breaks:
-        """The transaction ends behind our back, so that there is nothing to roll back into."""
+        """A step that ends the transaction and closes the connection, so that the rollback fails."""
 
         def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
             connection.execute("COMMIT")
@@ -264,13 +264,13 @@ async def test_a_sqlite_connection_that_cannot_roll_back_is_replaced(sqlite: Dat
 
 
 async def test_a_begin_that_was_cancelled_on_its_way_is_undone(postgres: Database) -> None:
-    """Otherwise the next single statement would join the open transaction, and would not be committed."""
+    """If BEGIN were not undone, the next single statement would join the transaction and never be committed."""
     runner = postgres._runner
     assert isinstance(runner, PostgresRunner)
     loop = asyncio.get_running_loop()
 
     class Cancelled:
-        """A connection whose user is cancelled when BEGIN is sent and not answered."""
+        """A connection that cancels its user after BEGIN was sent and before the server answers."""
 
         def __init__(self, connection: Any) -> None:
             self._connection = connection
@@ -290,7 +290,7 @@ async def test_a_begin_that_was_cancelled_on_its_way_is_undone(postgres: Databas
             await postgres.perform(_add("never"))
         assert scope.cancelled_caught
         await postgres.perform_step(_ADD(name=f"kept {number}"))
-        # As another connection sees it.
+        # This query uses another connection, which sees only committed rows.
         assert await _names(postgres) == [f"kept {one}" for one in range(number + 1)]
 
 
@@ -306,7 +306,7 @@ async def test_a_connection_whose_server_was_restarted_is_replaced(
 
 
 async def test_an_announcement_may_hold_any_name(postgres: Database, postgres_url: str) -> None:
-    """It is a literal in the statement that commits."""
+    """The name becomes a literal in the SQL of the commit, so it must be quoted."""
     awkward = """it's "quoted" \\ and \x01 odd; COMMIT"""
 
     def announces() -> Script[None]:
@@ -374,7 +374,7 @@ async def test_values_are_given_alike_on_both_databases(database: Database) -> N
 
 @pytest.mark.parametrize("at", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
 async def test_the_first_and_the_last_instant_come_back(database: Database, at: datetime) -> None:
-    # asyncpg turns these two into PostgreSQL's infinities.
+    # asyncpg turns these two instants into PostgreSQL's infinities.
     given = Statement("SELECT {AT}", AT=("{at}", "{at}::timestamptz"))
 
     def asks() -> Script[list[Row]]:
@@ -392,7 +392,7 @@ async def test_the_first_and_the_last_instant_come_back(database: Database, at: 
 async def test_one_value_or_row_is_given_as_many_are(
     database: Database, rows: int, numbers: list[int], found: int, micros: int
 ) -> None:
-    """On SQLite one has a text of its own."""
+    """On SQLite, a statement with one value or one row has SQL of its own."""
     given = Statement(
         "SELECT n, at, word, wrong FROM {GIVEN} AS given WHERE n {IN_NUMBERS} AND word = {word}",
         GIVEN=parameter_rows(n="bigint", at="timestamptz", word="text", wrong="bool"),
@@ -425,7 +425,7 @@ async def test_a_row_that_no_database_takes_is_refused(
 
 
 async def test_a_run_is_not_older_than_an_event_that_it_takes(postgres: Database) -> None:
-    """Events go on being committed while runs are made."""
+    """Events are committed continually while runs are made."""
     await add_asset(postgres, 1, "flights")
     await add_dag(postgres, "report", asset_json("flights"), assets=[1], max_active_runs=10_000)
     scheduler = Scheduler(postgres)

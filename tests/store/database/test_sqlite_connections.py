@@ -54,7 +54,7 @@ def test_a_connection_whose_opening_is_cancelled_ends_before_the_database_is_clo
     async def open_and_cancel() -> None:
         async with open_database(f"sqlite:///{tmp_path}/x.db") as database:
             monkeypatch.setattr(sqlite3, "connect", connect_slowly)
-            # Its pool holds one connection that answered; all further ones are slow.
+            # The pool has one open connection. All further connections take long to open.
             async with database.reading() as session, anyio.create_task_group() as tasks:
                 await session.execute(text("SELECT 1"))
                 tasks.start_soon(use, database)
@@ -67,7 +67,7 @@ def test_a_connection_whose_opening_is_cancelled_ends_before_the_database_is_clo
     for thread in threading.enumerate():
         if "_connection_worker_thread" in thread.name:
             thread.join()
-    # A thread that outlives the loop fails to tell it what it did.
+    # A thread that outlives the event loop raises when it reports its result to the loop.
     assert errors == []
 
 
@@ -79,7 +79,7 @@ async def test_a_cancelled_transaction_gives_the_lock_back_while_its_error_is_ke
     async def insert(database: Database, *, times: int) -> None:
         async with database.transaction() as session:
             for _ in range(times):
-                # Its rows are fetched in a step of their own: between the two the statement is open.
+                # The rows of RETURNING are fetched in a second step. Until then, the statement is open.
                 await session.execute(text("INSERT INTO t VALUES (1), (2), (3) RETURNING a"))
 
     async def insert_and_keep_the_error(database: Database) -> None:
@@ -118,5 +118,5 @@ async def test_where_no_thread_can_be_had_the_database_is_away_and_closed_at_onc
                 await use(database)
         await use(database)
         began = anyio.current_time()
-    # It waits for no thread that never was.
+    # Closing the database does not wait for a thread that was never started.
     assert anyio.current_time() - began < 3

@@ -35,7 +35,7 @@ async def test_a_process_stopped_in_a_statement_does_not_keep_its_locks(
             assert driver is not None
             reading: asyncio.Future[object] | None = None
             if waits == "ClientRead":
-                # The driver's first half of a statement; the second is never sent.
+                # `prepare` sends the first half of a statement. The second half is never sent.
                 await driver.prepare("SELECT 42")
             else:
                 rows = "SELECT repeat('x', 1000000) FROM generate_series(1, 100)"

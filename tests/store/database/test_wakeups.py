@@ -101,7 +101,7 @@ async def test_a_commit_is_heard_in_another_process_and_its_own_is_not_doubled(
         await _announce(database, "own")
         assert await _next(subscription) == {Signal.DAGS_CHANGED: {"own"}}
         await _announce(other, "theirs")
-        # Had our own come back as well, it would have come first.
+        # If our own announcement had come back too, it would come first here.
         assert await _next(subscription) == {Signal.DAGS_CHANGED: {"theirs"}}
         await _announce(other, *(f"dag-{n:05}" for n in range(MAX_PAYLOAD // 5)))
         assert await _next(subscription) == {Signal.DAGS_CHANGED: {ALL}}
@@ -148,7 +148,7 @@ async def test_a_socket_left_behind_by_a_killed_standalone_is_no_hindrance(
     path = sqlite.transport.socket_path
     assert path is not None
     path.touch()
-    # Nobody listens there: the commit succeeds all the same.
+    # Nobody listens at this path, but the commit succeeds.
     await _announce(sqlite, "a")
     async with anyio.create_task_group() as tasks:
         await tasks.start(listen, sqlite)
@@ -209,14 +209,14 @@ async def test_a_listener_may_idle_although_idle_sessions_are_ended(postgres: Da
             name = await session.scalar(text("SELECT current_database()"))
             await session.execute(text(f'ALTER DATABASE "{name}" {what}'))
 
-    # For connections that are opened from now on.
+    # The setting applies to connections that are opened from now on.
     await alter("SET idle_session_timeout = 50")
     try:
         subscription = postgres.wakeups.subscribe(*Signal)
         async with anyio.create_task_group() as tasks:
             await tasks.start(listen, postgres)
             subscription.take_nowait()
-            # Its connection would be closed, and everybody woken when it is opened again.
+            # If the server closed the listening connection, opening it again would wake every subscription.
             assert not await subscription.wait(timedelta(seconds=1))
             tasks.cancel_scope.cancel()
     finally:

@@ -1,4 +1,4 @@
-"""What `triggerer db clean` deletes, and what it leaves: on each database, by its clock."""
+"""What `triggerer db clean` deletes and what it keeps, by the clock of each database."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def two_old_runs(database: Database) -> list[DagRun]:
 
 
 async def test_cleaning_keeps_old_events_that_are_still_queued(database: Database) -> None:
-    """apache/airflow#70972."""
+    """For the same fault in Airflow, see apache/airflow#70972."""
     await one_asset(database, is_paused=True)
     await add_dag(database, "other", asset_json("flights"), assets=[1])
     await emit(database, 1, 3)
@@ -94,7 +94,7 @@ async def test_events_go_with_the_last_run_that_has_them(database: Database) -> 
 
     await age(database)
     assert (await cleaned(database)).asset_events == 3
-    # That of the newest run of each DAG, which is also the newest of its asset.
+    # The event of the newest run stays. It is also the newest event of its asset.
     assert await events(database) == [4]
 
 
@@ -130,7 +130,7 @@ async def test_cleaning_ends_after_the_last_old_event(
     monkeypatch.setattr(cleaning_events, "_WINDOWS_BEYOND", 3)
     await add_asset(database, 1, "a")
     old = await now_of(database) - AGES
-    # A clock that was set back for a moment, and one that was set back for long.
+    # The search finds an old event behind two newer ones, but ends before the old event behind three.
     times = [old, None, None, old, None, None, None, old, None]
     async with database.transaction() as session:
         await record_events(session, [NewAssetEvent(1, timestamp=at) for at in times])
@@ -171,7 +171,7 @@ async def test_the_events_of_a_partition_key_go_with_its_run(database: Database)
     assert (found.runs, found.kept_runs, found.asset_events) == (1, 1, 24)
     assert await count(database, DagPartitionEvent) == 24
     assert await count(database, QueuedAssetEvent) == 24
-    # The key is remembered, so a late event goes into another run of the key.
+    # The row of the key stays, so a late event starts a further run of the key.
     assert await count(database, DagPartition) == 2
 
 
@@ -269,7 +269,7 @@ async def test_a_timetable_asks_for_the_same_runs_afterwards(
     assert found.runs == len(runs) - 11 if catchup else found.runs == 0
     assert (await renewed(database, "d")).next_run_after == due
     assert not await Scheduler(database).run_once()
-    # Even if only the newest run stays, the next one is computed from it.
+    # Even if only the newest run stays, the next run is computed from it.
     await cleaned(database, days=0)
     assert (await renewed(database, "d")).next_run_after == due
     assert [run.id for run in await runs_of(database, "d")] == [runs[-1].id]
@@ -293,7 +293,7 @@ async def test_a_failure_holds_a_dag_that_depends_on_its_past_for_however_long(
 
 
 async def test_the_last_run_of_each_kind_stays(database: Database) -> None:
-    """Timed and event-driven runs take turns by the last run of both kinds, although a manual run is newer."""
+    """Timed and event-driven runs take turns, for which the scheduler needs the last run of each kind."""
     await add_asset(database, 1, "flights")
     either = OnEither(
         CronDataIntervalTimetable("@yearly", timezone="UTC"),
@@ -325,10 +325,10 @@ async def test_a_backfill_goes_with_its_last_run_once_it_is_done(database: Datab
     assert (await cleaned(database)).runs == 0
     await BackfillRunner(database).run_once()
     await age(database)
-    # The last one has room now.
+    # Now the backfill has room for its last run.
     await BackfillRunner(database).run_once()
     await age(database)
-    # The last of its runs is the newest of the DAG.
+    # The backfill stays, because its last run is the newest run of the DAG.
     assert (await cleaned(database)).backfills == 0
     await by_hand(database)
 
@@ -353,7 +353,7 @@ async def test_events_that_a_run_emitted_stay_as_long_as_the_run(database: Datab
     async with database.transaction() as session:
         await record_events(session, [NewAssetEvent(2, **source) for _ in range(2)])
     await age(database)
-    # The run is the newest of its DAG.
+    # The run stays, because it is the newest run of its DAG.
     assert (await cleaned(database)).kept_events == {"in_run": 1, "emitted_by_run": 2}
     await emit(database, 1)
     await run_once(database)
@@ -390,7 +390,7 @@ async def test_an_instant_that_is_still_to_come_is_refused(database: Database) -
 async def test_it_cleans_beside_a_scheduler_and_nothing_is_lost_or_twice(
     database: Database,
 ) -> None:
-    """Each event is in one run of each DAG, or waits, as long as it is there."""
+    """Until an event is deleted, each DAG has it in exactly one run or in its queue."""
     await one_asset(database, events_per_run=3, max_active_runs=1000)
     await add_dag(database, "other", asset_json("flights"), assets=[1], is_paused=True)
     seen: dict[int, int] = {}

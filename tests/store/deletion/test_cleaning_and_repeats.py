@@ -1,4 +1,4 @@
-"""What `triggerer db clean` must leave so that nothing runs twice or is missed afterwards, and what it may not keep."""
+"""`triggerer db clean` keeps the rows without which events would run twice or be missed, and deletes the others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_key_does_not_run_again_since_the_event_waits_for_another_one(
     assert (found.runs, would.runs) == (0, 0)
     assert found.kept_runs == 10
 
-    # As when its file, or its queue, changes.
+    # A changed DAG file, or a deletion of queued events, does this to the events that wait for keys.
     async with database.transaction() as session:
         assert await return_to_queue(session, ["days"]) == {"days"}
     assert (await cleaned(database)).runs == 0
@@ -76,7 +76,7 @@ async def test_a_key_does_not_run_again_since_the_event_waits_for_another_one(
 
 
 async def _finish(database: Database, run_pk: int, run_id: str) -> None:
-    """Its task ends, and has updated the asset `flights`."""
+    """Store that the run's task has ended, and has updated the asset `flights`."""
     event = EmittedEvent("flights", "x-test://flights", {}, 0)
     task = TaskResult("t", TaskState.SUCCESS, 1, NOW, NOW, events=(event,))
     ours = replace(order(run_pk, 1), dag_id="maker", run_id=run_id)
@@ -93,11 +93,11 @@ async def test_a_run_with_the_id_of_one_that_is_gone_emits_its_events(database: 
         await _finish(database, made.pk, run_id)
     await age(database)
     assert (await cleaned(database)).runs == 1
-    # It waits for `report`.
+    # Both events stay, because they wait for `report`.
     assert len(await events_in(database)) == 2
     async with database.transaction() as session:
         made = await create_manual_run(session, "maker", run_id="first")
-    # A repeat of this one, and of one that is still there, emits nothing twice.
+    # A repeated result, of the new run or of the run that stayed, emits nothing twice.
     for _ in range(2):
         await _finish(database, made.pk, "first")
         await _finish(database, made.pk, "last")
@@ -141,7 +141,7 @@ async def test_runs_by_hand_go_also_if_they_came_after_the_last_one_by_time(
 async def test_the_work_for_a_few_events_does_not_grow_with_divided_or_waiting_ones(
     database: Database,
 ) -> None:
-    """Before a database has statistics."""
+    """The work stays small even before the database has statistics."""
     few, many = 10, 20_000
     async with database.transaction() as session:
         rows = range(1, many + 1)
@@ -174,7 +174,7 @@ async def test_a_cleaning_that_was_stopped_deletes_the_logs_the_next_time(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await with_log(database, tmp_path)
-    # At the first thing that is done after the runs.
+    # Stop between the deletion of the run's row and the commit.
     monkeypatch.setattr(cleaning, "_clean_logs", _stopped)
     with pytest.raises(KeyboardInterrupt):
         await cleaned(database)
@@ -188,7 +188,7 @@ async def test_a_cleaning_that_was_stopped_deletes_the_logs_the_next_time(
 async def test_a_run_stays_whose_log_cannot_be_deleted(database: Database, tmp_path: Path) -> None:
     log = await with_log(database, tmp_path)
     log.unlink()
-    # Even for root.
+    # A folder cannot be deleted as a file, not even by root.
     log.mkdir()
     with pytest.raises(TriggererError, match=re.escape(str(log))):
         await cleaned(database)
@@ -233,7 +233,7 @@ async def with_log(database: Database, folder: Path) -> Path:
 async def test_states_of_watchers_are_written_in_the_order_in_which_cleaning_locks_them(
     postgres: Database,
 ) -> None:
-    """In another one the two could deadlock."""
+    """In another order, the writer of the states and a cleaning could deadlock."""
     database = postgres
     await add_stream(database)
     async with database.transaction() as session:

@@ -31,7 +31,7 @@ from triggerer.store.watchers.replays import ask_for_replay
 
 @pytest.fixture
 async def settled(database: Database) -> Database:
-    """Two watchers of one stream, in good order for long: each has made two events long ago."""
+    """A database with two watchers of one stream. Each has run without trouble for a day, and has two old events."""
     now = await now_of(database)
     await add_stream(database)
     for number, name in ((1, "orders"), (2, "refunds")):
@@ -59,7 +59,7 @@ async def settled(database: Database) -> Database:
 
 
 async def redeliver(database: Database, *numbers: int) -> None:
-    """The broker delivers these messages, for the first time or not, and one that is new."""
+    """Deliver these messages to both watchers, again or for the first time, and then a new message."""
     made = []
     for number in (*numbers, await count(database, AssetEvent) + 100):
         for watcher in (1, 2):
@@ -71,7 +71,7 @@ async def redeliver(database: Database, *numbers: int) -> None:
 
 async def test_the_events_of_a_watcher_in_good_order_go(settled: Database) -> None:
     found = await cleaned(settled)
-    # The newest of each asset stay.
+    # The newest event of each asset stays.
     assert (found.asset_events, found.kept_watchers) == (2, [])
     async with settled.reading() as session:
         noted = await session.scalars(select(Watcher.cleaned_before))

@@ -56,7 +56,7 @@ from triggerer.store.schema.models import (
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several steps for a few rows."""
+    """Delete 3 events or 2 runs at a time, so that a few rows take several steps."""
     monkeypatch.setattr(deleting, "_EVENTS", 3)
     monkeypatch.setattr(deleting, "_RUNS", 2)
 
@@ -226,7 +226,7 @@ async def test_a_stale_dag_goes_with_its_runs_and_its_tasks_events_stay(
     for table in (DagScheduleAsset, DagScheduleAlias):
         assert await count(database, table) == 1
     assert await count_events(database) == 6
-    # A DAG that gets the id again repeats nothing.
+    # If a new DAG gets the id, its event is no repeat of the deleted DAG's event.
     async with database.transaction() as session:
         assert len(await record_events(session, [emitted])) == 1
 

@@ -54,7 +54,7 @@ def retention(database: Database, **settings: Any) -> Retention:
 
 
 async def a_night_passes(database: Database) -> None:
-    """The last cleaning, or the first look, was longer ago than a day."""
+    """Move the last cleaning, or the first look, to two days ago."""
     async with database.transaction() as session:
         then = await database_now(session) - 2 * DAY
         await session.execute(update(CleaningTurn).values(made_at=then, succeeded_at=then))
@@ -119,13 +119,13 @@ async def test_one_cleaning_runs_at_a_time_until_its_process_is_dead(old: Databa
     dead = new_instance_id()
     async with old.transaction() as session:
         assert await begin_turn(session, dead)
-    # The other scheduler looks, and somebody runs `db clean`.
+    # The dead process has the turn, so neither another scheduler nor `db clean` may clean.
     assert await service.look() is None
     with pytest.raises(MoveRefused, match="a cleaning is under way"):
         await clean(old, TESTER, Limits(), ack_timeout=ACK)
     await set_expiry(old, -timedelta(seconds=1))
     assert await service.look() is not None
-    # The first process was only slow: it must not go on, and its end changes nothing.
+    # If the first process was only slow, it must not continue, and its end changes nothing.
     async with old.transaction() as session:
         assert await begin_turn(session, "other")
     with pytest.raises(LeaseLost):
@@ -190,7 +190,7 @@ async def test_a_log_goes_before_its_run_which_says_so(database: Database, tmp_p
     assert (found.logs, found.runs, log.exists(), elsewhere.exists()) == (1, 0, False, False)
     async with database.reading() as session:
         last, first = await list_runs(session, dag="maker")
-    # The executor on the other machine deletes its own.
+    # The executor on the other machine deletes the logs there.
     assert (first.log_path, last.log_path) == (None, str(elsewhere))
     assert isinstance(no_log(first), NoLog)
     assert re.search("was deleted by age: the run ended at 20", str(no_log(first)))
@@ -277,7 +277,7 @@ async def test_a_full_database_loses_its_oldest_tenth_with_its_runs(database: Da
     assert (found.runs, found.asset_events) == (2, 2)
     assert await events(database) == list(range(3, 11))
     assert len({run for _, run in await queue_of(database, "report")}) == 8
-    # The next try because of a bound comes ten minutes later at the earliest.
+    # A bound starts the next cleaning after ten minutes at the earliest.
     assert await retention(database, max_events=1).look() is None
 
 

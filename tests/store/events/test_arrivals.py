@@ -16,11 +16,11 @@ from triggerer.store.events.following import follow_asset_events
 from triggerer.store.listing.views import AssetEventView
 
 WINDOW = timedelta(seconds=1.5)
-"""Twice the longest time from an id to its commit in these tests, and half as long again."""
+"""Three times the longest delay between an event's id and its commit in these tests."""
 
 
 class Follower:
-    """A client that follows, and drops what it knows."""
+    """A client that follows asset events. `known` has each event once; `received` counts repeats, too."""
 
     def __init__(self, database: Database, *, limit: int = 7, is_from_now: bool = False) -> None:
         self._database = database
@@ -63,7 +63,7 @@ async def test_a_follower_gets_the_past_then_the_present_and_a_later_one_only_th
     assert sorted(whole.known) == [*past, *present]
     assert set(present) <= late.known.keys()
     if database.dialect == "sqlite":
-        # Ids follow commits there, so nothing comes twice.
+        # On SQLite, ids are in the order of the commits, so no event comes twice.
         assert whole.received == 40
         assert sorted(late.known) == present
 
@@ -82,7 +82,7 @@ async def test_a_cursor_of_another_filter_or_list_is_refused(database: Database)
 async def test_beside_8_writers_with_random_commit_delays_nothing_is_missed(
     postgres: Database,
 ) -> None:
-    """Each writer takes ids, waits, and commits or rolls back, while clients read pages of several sizes."""
+    """Each writer inserts events, waits, and commits or rolls back, while clients read pages of several sizes."""
     for number in range(1, 9):
         await add_asset(postgres, number, f"a{number}")
     committed: list[int] = []
@@ -114,19 +114,19 @@ async def test_beside_8_writers_with_random_commit_delays_nothing_is_missed(
         async with anyio.create_task_group() as writers:
             for number in range(1, 9):
                 writers.start_soon(write, number)
-        # One sweep that begins after the last commit is enough.
+        # Once a client has read the whole window after the last commit, it knows all events.
         for follower in (quick, slow):
             with anyio.fail_after(60):
                 while not follower.known.keys() >= set(committed):  # noqa: ASYNC110
                     await anyio.sleep(0.05)
         readers.cancel_scope.cancel()
     assert quick.known.keys() == slow.known.keys() == set(committed)
-    # The test is able to find what it looks for.
+    # The client that follows by the highest id misses events, so the test can fail.
     assert naive.keys() < set(committed)
 
 
 async def _follow_by_highest_id(database: Database, known: dict[int, None]) -> None:
-    """Follow as one must not."""
+    """Follow events by the highest id, which misses events that are committed late."""
     from triggerer.store.events.listing import events_after
 
     while True:

@@ -1,4 +1,4 @@
-"""A watcher's bookmark and the events before it: one transaction, on each database."""
+"""A watcher's bookmark is stored in one transaction with the events before it, on each database."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def submit(
     fence: Fence = FENCE,
     payload: Any = None,
 ) -> list[Exception | None]:
-    """Submit a change whose bookmark is its last number; return a list that gets its outcome."""
+    """Submit events with these numbers, and the last number as the bookmark; return a list that gets the outcome."""
     told: list[Exception | None] = []
     events = [TriggerEvent({"n": payload or n}, key=f"key/{n}") for n in numbers]
     value = str(numbers[-1]).encode()
@@ -215,7 +215,7 @@ async def test_a_trigger_that_is_stopped_at_any_moment_continues_without_loss_or
     async with writing(declared) as writer, Manager(context(writer)) as manager:
         manager.add([spec()])
         with anyio.fail_after(10):
-            while len(await events_in(declared)) < 10:  # noqa: ASYNC110  (a database tells nobody)
+            while len(await events_in(declared)) < 10:  # noqa: ASYNC110  (the database announces nothing)
                 await anyio.sleep(0.01)
         await writer.wait_until_written([FENCE.stream_digest])
     assert await stored(declared) == ([*range(10)], 10)
@@ -230,7 +230,7 @@ def spec() -> TriggerSpec:
 
 
 def fails_between(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
-    """Have the transaction fail once its events are written and its bookmark is not; how often it did."""
+    """Let each transaction fail between its events and its bookmark; return a list with the number of failures."""
     failed, save = [0], bookmarks_module.SAVE
 
     def fail(**values: Any) -> Any:

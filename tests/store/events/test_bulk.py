@@ -26,7 +26,7 @@ def rows(count: int, first: int = 0, *, source: str | None = None) -> list[Event
     ]
 
 
-# SQLite takes 1,000, 100, 16 and 1 at a time.
+# On SQLite, one statement inserts 1,000, 100, 16 or 1 rows.
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 99, 100, 101, 117, 999, 1_000, 1_001, 2_117])
 @pytest.mark.parametrize("source", [None, "somewhere"])
 async def test_all_are_stored_in_order_with_all_that_they_are(
@@ -63,7 +63,7 @@ async def test_an_older_sqlite_takes_fewer_parameters(sqlite: Database, source: 
 
 @dataclass
 class OnConnection:
-    """A step that is done to SQLite's writer itself."""
+    """A step that passes the connection of SQLite's writer to `work`."""
 
     work: Callable[[sqlite3.Connection], None]
 

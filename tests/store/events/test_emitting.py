@@ -101,7 +101,7 @@ async def test_many_events_on_aliases_cost_no_statement_each(
     monkeypatch.setattr(Statement, "__call__", counted)
     new = [NewAssetEvent(1, {}, "key", number, alias_ids=(5, 6)) for number in range(300)]
     ids = await _record(database, *new[:100])
-    # The first hundred again: they are repeats, and queued once.
+    # The first hundred events are repeats, so they stay queued once.
     ids += await _record(database, *new)
     assert len(ids) == 300
     assert statements < 10

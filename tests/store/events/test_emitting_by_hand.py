@@ -1,4 +1,4 @@
-"""`assets emit`: an asset that nobody declares needs the user's word."""
+"""`assets emit` refuses an asset that nobody declares, unless the user gives `--create`."""
 
 import pytest
 
@@ -48,7 +48,7 @@ async def test_an_asset_whose_file_has_gone_is_refused_too(declaring: Database) 
         await emit_event(session, TESTER, "weather", {})
         with pytest.raises(UnknownAsset):
             await emit_event(session, TESTER, "orders", {})
-        # It has a row, whose URI the event gets.
+        # The asset has a row, and the event gets the row's URI.
         event = await emit_event(session, TESTER, "orders", {}, create=True)
     assert event["asset_uri"] == "s3://b/orders"
 

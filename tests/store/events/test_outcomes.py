@@ -82,7 +82,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
 
     monkeypatch.setattr(runner, "perform_step", lose_the_first_answer)
     woken = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
-    # One event has no key of the broker's. The recorder's own key stays equal in the repeat.
+    # The second event has no key of the broker. The recorder makes a key, which stays equal in the repeat.
     events = [Event("a", "key"), Event("b")]
     async with recording(database) as recorder:
         events[0].submit_to(recorder)
@@ -94,7 +94,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     assert [event.error for event in (*events, later)] == [None, None, None]
     stored = [row.extra["payload"] for row in await events_in(database)]
     assert stored == ["a", "b", "later"]
-    # The repeat finds them queued already, and the first answer was nobody's.
+    # The repeat announces the events although they are queued already, because the first answer was lost.
     assert Signal.EVENTS_QUEUED in woken.take_nowait()
     assert len(await queue_of(database, "report")) == 3
 
@@ -115,7 +115,7 @@ async def test_a_commit_that_outlives_its_deadline_is_an_unknown_outcome(
             async with impatient.transaction() as session:
                 session.add(AssetAlias(name="lost"))
         monkeypatch.setattr(AsyncSession, "commit", commit)
-        # Nothing is left behind: neither the lock, nor the transaction.
+        # Neither a lock nor an open transaction is left.
         async with impatient.transaction() as session:
             session.add(AssetAlias(name="kept"))
         async with impatient.reading() as session:
@@ -174,7 +174,7 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
 
 
 async def test_a_duplicate_is_a_conflict_and_not_a_driver_error(database: Database) -> None:
-    """An insert follows a look, so another transaction must have created the row since then."""
+    """The store inserts only after it has searched for the row, so another transaction has created the row since."""
     async with database.transaction() as session:
         session.add(AssetAlias(name="one"))
     with pytest.raises(Conflict):
@@ -231,7 +231,7 @@ async def test_events_survive_a_postgresql_that_is_stopped_and_started(
         await anyio.to_thread.run_sync(postgres_server.start)
         await record(recorder, *events[200:300], timeout=60)
         assert recorder.trouble is None
-        # Now without a warning: after kill -9, the next group meets a dead connection.
+        # A killed server closes no connection in order, so the next group commit meets a dead connection.
         await anyio.to_thread.run_sync(postgres_server.kill)
         await anyio.to_thread.run_sync(postgres_server.start)
         await record(recorder, *events[300:], timeout=60)
@@ -245,7 +245,7 @@ async def test_events_survive_a_postgresql_that_is_stopped_and_started(
 async def test_a_connection_whose_end_has_been_read_in_part_is_an_outage(
     turns: int, postgres: Database, postgres_server: PostgresServer
 ) -> None:
-    """As after SIGSTOP: the server's last words and the end of the connection are read in different turns."""
+    """After SIGSTOP, a process may read the server's last message and the connection's end in different turns."""
 
     async def use(session: AsyncSession) -> None:
         pid = (await session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
@@ -254,7 +254,7 @@ async def test_a_connection_whose_end_has_been_read_in_part_is_an_outage(
         ).driver_connection
         async with open_database(postgres.url) as other, other.reading() as beside:
             await beside.execute(text(f"SELECT pg_terminate_backend({pid})"))
-            # The loop stands still, as it does in a process that is stopped.
+            # Block the event loop, as SIGSTOP would.
             time.sleep(0.3)
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
@@ -287,7 +287,7 @@ async def test_events_wait_while_another_process_writes_to_sqlite(sqlite_url: st
             await _until_in_trouble(recorder)
             assert isinstance(recorder.trouble, StoreUnavailable)
             assert "another process" in str(recorder.trouble)
-            # Readers go on.
+            # Readers continue.
             assert await count_events(database) == 0
             other.execute("ROLLBACK")
             await _until_well(recorder)

@@ -1,4 +1,4 @@
-"""Events that wait for DAGs, as an operator looks at them and deletes them."""
+"""An operator lists and deletes the events that wait for DAGs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.store.database.transactions import Database
 
 
 async def _seed(database: Database) -> None:
-    """Two DAGs wait for `a`, one of them also for `b`: 2 events of `a`, none of `b`."""
+    """Add the DAG `both` on `a` and `b`, the DAG `paused` on `a`, and two events of `a`."""
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     both = {"all": [asset_json("a"), asset_json("b")]}

@@ -102,7 +102,7 @@ async def test_a_flush_takes_all_that_waits(database: Database) -> None:
 async def _sizes_of_flushes(
     database: Database, monkeypatch: pytest.MonkeyPatch, *events: Event, **options: Any
 ) -> list[int]:
-    """The rows of each flush when all events wait before the first."""
+    """Return the number of rows in each flush, if all events are submitted before the first flush."""
     sizes: list[int] = []
     perform_step = database.perform_step
 
@@ -194,7 +194,7 @@ async def test_it_is_full_until_enough_bytes_are_settled(database: Database) -> 
     for n, text_ in enumerate(texts):
         Event({"text": text_}, f"k{n}", source=three).submit_to(recorder)
         seen.append((recorder.is_full, recorder.unsettled_bytes))
-    # A payload counts for each row, as it lies in memory: one that is not ASCII takes four bytes a character here.
+    # Each row counts its payload's size in memory. Here, a text that is not ASCII takes four bytes a character.
     assert seen[0] == (False, 3 * len(encode_extra({"text": texts[0]}, max_bytes=1_000)))
     assert [is_full for is_full, _ in seen] == [False, False, True]
     assert seen[2][1] - seen[1][1] > 3 * 4 * 100
@@ -336,7 +336,7 @@ async def test_a_row_that_the_database_refuses_is_found_among_a_thousand(
 ) -> None:
     await _one_dag(database)
     events = [Event(n, f"k{n}") for n in range(1_000)]
-    # No check of ours looks at an asset's id: here the driver, or the column, says no.
+    # The recorder does not check the asset's id, so the driver or the column refuses it.
     events[617].source = EventSource((WatcherRef(7, 2**63),), None)
     async with recording(database) as recorder:
         await record(recorder, *events)
@@ -398,7 +398,7 @@ async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(postgres: D
     event = Event("a", "key", source=EventSource((WatcherRef(7, 1),), FENCE))
     async with anyio.create_task_group() as tasks, recording(postgres) as recorder:
         async with postgres.writer.connect() as blocker:
-            # The flush has to wait, in its midst, for whether this row is to stay.
+            # In the middle of its transaction, the flush waits until this row is committed or rolled back.
             await blocker.execute(
                 text(
                     "INSERT INTO asset_event (asset_id, extra, timestamp, watcher_id,"

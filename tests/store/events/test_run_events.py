@@ -1,4 +1,4 @@
-"""Pages of the events that a run's tasks look at, on each database."""
+"""Pages of the events that a run's tasks read, on each database."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ RUN = 7
 
 
 async def seed(database: Database) -> tuple[list[int], list[int]]:
-    """Two assets of one alias, whose events take turns, all of them in one run; their ids."""
+    """Add events of two assets of one alias, in turn, all in one run; return the ids of each asset's events."""
     await add_alias(database, 1, "both")
     for asset_id, name in ((1, "a"), (2, "b"), (3, "none")):
         await add_asset(database, asset_id, name)
@@ -163,7 +163,7 @@ async def test_a_page_of_large_events_ends_early_and_the_next_goes_on(
             first = page(of_a[-1], back=back)
             rows = await run_events.page_of_asset(session, first, uri="x-test://a")
             assert [row["id"] for row in rows] == ids[:3]
-            # The connection is whole, and the next question of the same session is answered.
+            # The connection still works, and the next query of the session is answered.
             rest = page(of_a[-1], back=back, beyond=ids[2])
             rows = await run_events.page_of_run(session, rest, run_pk=RUN, uri="x-test://a")
             assert [row["id"] for row in rows] == ids[3:]
@@ -232,7 +232,7 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
             assert not any("watcher" in line for line in plan), plan
         for line in plan:
             if "asset_event" in line:
-                # The range goes into the search, it does not only sort out what was found.
+                # The range is a condition of the index search. It does not only filter the rows that were found.
                 assert line.startswith("SEARCH"), plan
                 assert line.endswith(("id<?)", "(rowid=?)", " (asset_id=?)")), plan
 

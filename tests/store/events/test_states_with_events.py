@@ -1,4 +1,4 @@
-"""The state of a poll without a broker, and the events that it passes: one transaction, on each database."""
+"""The state of a poll without a broker is stored in one transaction with the poll's events, on each database."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def submit(recorder: EventRecorder, made: Sequence[Event], value: int) -> list[E
 def fails_between(
     monkeypatch: pytest.MonkeyPatch, error: Exception, *, times: int = 1_000_000
 ) -> list[int]:
-    """Have the transaction fail once its events are written and its state is not; how often it did."""
+    """Let `times` transactions fail between their events and their state; return a list with the number of failures."""
     save_states, failed = recorder_module.save_states, [0]
 
     def fail(changes: Sequence[StateChange]) -> Script[None]:
@@ -102,7 +102,7 @@ async def test_a_crash_between_the_events_and_their_state_leaves_neither(
     async with recording(watched) as recorder:
         told = submit(recorder, events(1, 2), 2)
         await until(lambda: failed[0] > 0)
-    # The writing task was cancelled.
+    # The task that writes was cancelled, so the state got no answer.
     assert told == []
     assert await stored(watched) == ([], None)
 
@@ -173,7 +173,7 @@ async def test_events_that_exceed_one_transaction_are_stored_without_the_state(
 
 
 class Counting(SharedStreamProducer):
-    """Yields numbers; its state is the last that was advanced."""
+    """Yields numbers. Its state is the last number that was advanced."""
 
     count = 200
 
@@ -219,7 +219,7 @@ class CountingTrigger(BaseEventTrigger):
 
 @asynccontextmanager
 async def serving(database: Database) -> AsyncIterator[None]:
-    """The runtime on the database, until it is killed: nothing is drained."""
+    """Run the streams on the database. The end of the block cancels them, and nothing is drained."""
     async with recording(database) as recorder, anyio.create_task_group() as tasks:
         states = StateWriter(database, on_fenced=lambda fence: None)
         tasks.start_soon(states.run)
@@ -266,7 +266,7 @@ async def test_wherever_it_is_cut_off_the_state_is_that_of_the_events(
                     await cut.wait()
         numbers, state = await stored(watched)
         seen.append(state)
-        # Not one event beyond the state, and no state beyond the events.
+        # The stored events end exactly at the stored state.
         assert numbers == list(range(1, (state or 0) + 1))
     async with serving(watched):
         with anyio.fail_after(60):

@@ -74,7 +74,7 @@ async def test_gauges_show_watchers_parked_messages_runs_dags_and_instances(
     assert found["watcher_behind_messages", "a_b", "B"] == 1
     assert (found["parked_messages", "set_aside"], found["parked_messages", "kept"]) == (5, 1)
     assert found["parked_bytes",] == 6
-    # Half of all bytes.
+    # Half of the bytes that may be parked.
     assert found["parked_bound_ratio",] == 0.5
     assert (found["runs_active", "queued"], found["dags", "active"]) == (0, 6)
     assert (found["instances", "scheduler"], found["instances", "executor"]) == (1, 0)

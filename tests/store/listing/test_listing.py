@@ -38,7 +38,7 @@ from triggerer.store.watchers.listing import list_ailing_watchers, list_watchers
 
 
 async def seed(database: Database) -> None:
-    """Two assets; a DAG on each and one on both; 3 events of `a`, 1 of `b`, in runs where due."""
+    """Add a DAG on each of two assets and a DAG on both; 3 events of `a` with their runs, and then 1 event of `b`."""
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     await add_dag(database, "on_a", asset_json("a"), assets=[1])
@@ -75,7 +75,7 @@ async def test_events_are_listed_newest_first_and_limited(database: Database) ->
         assert [row.id for row in events] == sorted((row.id for row in events), reverse=True)
         assert len(await asset_events.list_asset_events(session, limit=2)) == 2
         assert await asset_events.list_asset_events(session, dag="on_a") == []
-        # The writer's own keys are nobody's business.
+        # Keys that the store made itself are not shown.
         assert {row.idempotency_key for row in events} == {None}
 
 
@@ -91,21 +91,22 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
 
         every = [row.id for row in await asset_events.list_asset_events(session)]
         of_a = [row.id for row in await asset_events.list_asset_events(session, asset="a")]
-        # `on_a` has taken all of `a`, and `on_both` still waits with them for `b`, which it has now.
+        # `on_a` has taken the events of `a`. They are still queued for `on_both`, whose run has been due since the
+        # event of `b`.
         assert await ids("queued") == sorted(set(every) - {unused})
         assert await ids("consumed") == []
         assert await ids("unused") == [unused]
     await Scheduler(database).run_once()
     async with database.reading() as session:
         assert await ids("consumed") == sorted(of_a)
-        # For the paused `on_b` the event of `b` is not over.
+        # The event of `b` still waits for the paused `on_b`.
         assert await ids("queued") == sorted(set(every) - {unused, *of_a})
         assert await ids("queued", asset="a") == []
         assert set(asset_events.EVENT_STATES) == set(_EVENT_STATES)
 
 
 async def test_events_in_a_state_are_found_however_far_back_they_lie(database: Database) -> None:
-    """Of 30,000 with gaps between their ids: the oldest two and one in the middle are unused."""
+    """The two oldest of 30,000 events, and one in the middle, are unused. The ids have gaps."""
     await add_asset(database, 1, "a")
     await add_dag(database, "on_a", asset_json("a"), assets=[1])
     ids = [*range(1, 20_000), *range(150_000, 160_001)]
@@ -194,7 +195,7 @@ async def test_a_page_is_read_from_an_index_and_not_from_all_of_history(
     for line in plans:
         if line.startswith("SCAN") and any(table in line for table in ("dag_run", "asset_event")):
             assert line.endswith(present), plans
-        # All that a DAG ever had queued.
+        # This search would read all events that the DAG ever had queued.
         assert line != "SEARCH queued_asset_event USING PRIMARY KEY (dag_id=?)", plans
     if not any("ix_dag_run_active" in line for line in plans):
         assert not any("FOR ORDER BY" in line for line in plans), plans
@@ -240,7 +241,7 @@ async def test_dags_show_their_waiting_events_and_their_newest_run(database: Dat
         (11, 0, (10, True)),
         (4, 3, (7, False)),
         (8, 5, (10, True)),
-        # Each is for two keys.
+        # Each of these events waits for two keys.
         (0, 5, (5, False)),
         (0, 6, (6, True)),
     ],
@@ -271,7 +272,7 @@ async def test_the_cost_of_the_list_of_dags_does_not_grow_with_waiting_events(
 
 
 async def _waiting(database: Database, *, queued: int, keyed: int) -> None:
-    """Events that wait for the DAG `d`: in its queue, as many that a run has taken, and each of some for two keys."""
+    """Give the DAG `d` `queued` waiting events, as many that a run has taken, and `keyed` events for two keys each."""
     await add_asset(database, 1, "a")
     for dag_id in ("another", "d"):
         await add_dag(database, dag_id, None)
@@ -375,7 +376,7 @@ async def test_of_a_watcher_that_is_behind_in_a_log_its_places_are_shown(
             (1, '["t",0]', 5, 25, later),
             (1, '["t",1]', 0, 7, NOW),
             (2, '["t",0]', 5, None, NOW),
-            # Caught up: only the broker was not advanced to there.
+            # This watcher has caught up. Only the broker was not advanced to its position.
             (3, '["t",0]', 25, 25, NOW),
         ):
             session.add(

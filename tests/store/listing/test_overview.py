@@ -42,7 +42,7 @@ async def test_the_runs_of_an_overview_are_in_order_and_cost_no_statement_each(
     await add_dag(database, "d", None)
     _, without_runs = await read(database)
     now = datetime.now(UTC)
-    # The run that was queued again first has the highest number.
+    # The higher the number, the earlier the run was queued.
     waiting = [run(n, "queued", queued_at=now - timedelta(minutes=6 + n)) for n in range(1, 11)]
     failed = [run(n, "failed", ended_at=now - timedelta(minutes=n)) for n in range(11, 21)]
     async with database.transaction() as session:

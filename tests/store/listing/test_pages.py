@@ -42,14 +42,14 @@ from triggerer.store.schema.models import (
     Watcher,
 )
 
-# Languages sort these in other ways than bytes do.
+# The sort rules of languages order these names differently than their bytes.
 NAMES = ("a", "B", "a_b", "ab", "ä", "z")
 FILTERS: dict[str, dict[str, Any]] = {"tasks": {"dag": "a", "run_id": "r0"}}
 
 
 @pytest.fixture
 async def filled(database: Database) -> Database:
-    """Several rows of every list."""
+    """A database with several rows of every list."""
     await add_stream(database)
     for number, name in enumerate(NAMES, 1):
         await add_asset(database, number, name)
@@ -215,7 +215,7 @@ async def test_a_cursor_of_another_list_or_of_other_filters_is_refused(filled: D
         for listing, filters in others:
             with pytest.raises(CursorRefused, match="other filters"):
                 await listing.page(session, after=cursor, **filters)
-        # A filter that is None is no filter, and the limit is none either.
+        # Neither a filter that is None nor the limit counts as a filter.
         await RUNS.page(session, limit=2, after=cursor, dag="a", state=None)
 
 

@@ -23,8 +23,8 @@ from triggerer.store.schema.models import QueuedAssetEvent
 TAKEN, SILENT = 40_000, 20_000
 RUNS = TAKEN // 10
 
-# Events from id 1 on belong to `often`, ten in each run, except 11, 22 and 33, which belong to `rare`. Events beyond
-# TAKEN belong to `silent`, and no DAG waits for it.
+# Events up to TAKEN belong to `often`, but 11, 22 and 33 belong to `rare`. Each run has taken ten of these events.
+# Later events belong to `silent`, for which no DAG waits.
 _NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 _ASSET = f"""CASE WHEN i > {TAKEN} THEN 3 WHEN i IN (11, 22, 33) THEN 2 ELSE 1 END"""
 _RUN = """
@@ -155,7 +155,7 @@ async def test_runs_of_an_asset_are_newest_first_though_its_events_are_not(
 async def test_events_of_one_asset_have_the_states_that_the_full_list_shows(
     database: Database,
 ) -> None:
-    """Whichever way they are found: some waiting, some taken back, among many."""
+    """A few of many events wait or are unused. Lists of one asset and of all assets show the same states."""
     await seed(database)
     waiting, unused = {22, 5_000, 39_999}, {33, 7_001, 20_000}
     entries = QueuedAssetEvent.asset_event_id

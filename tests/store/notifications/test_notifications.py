@@ -1,4 +1,4 @@
-"""The store finds the occurrences that nobody was told about, and keeps messages until a target accepts them."""
+"""The store finds occurrences that no notification has reported, and keeps messages until a target accepts them."""
 
 from __future__ import annotations
 

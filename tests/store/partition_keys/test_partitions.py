@@ -124,7 +124,7 @@ async def test_a_deadline_that_lies_ahead_wakes_a_scheduler_that_has_just_starte
 
 @asynccontextmanager
 async def _scheduling(*databases: Database) -> AsyncIterator[None]:
-    """A scheduler for each of these that is woken, or sleeps: its sweep does not come."""
+    """Run a scheduler on each of these databases. Only wake-ups and due times make it look: it sweeps hourly."""
     async with anyio.create_task_group() as tasks:
         for database in databases:
             await tasks.start(Scheduler(database, sweep_interval=timedelta(hours=1)).run)
@@ -187,7 +187,7 @@ async def test_events_for_one_key_at_the_same_instant_make_one_run(database: Dat
         for start in range(4):
             tasks.start_soon(emit_some, HOURS[start::4])
     await Scheduler(database).run_once()
-    # Which of an hour's two events came too late for the day's run depends on the schedulers; none is lost or waits.
+    # The second event of an hour may be too late for the day's first run. None is lost, and none waits.
     runs = await keyed_runs(database, "daily")
     assert {key for key, _ in runs} == {DAY}
     assert sorted(event for _, taken in runs for event in taken) == sorted(events)
@@ -424,5 +424,5 @@ async def test_the_store_has_one_row_for_each_key_and_one_for_each_event_of_a_ke
     assert [len(events) for _, events in await keyed_runs(database, "report")] == [1] * 28 * 3
     assert await stored_parts(database, "report") == []
     assert await waiting_shares(database, "report") == []
-    # By it an event is known to be in use; one that is for no run leaves nothing.
+    # The entry of a divided event shows that the event is in use. An event without a key has no entry.
     assert await queue_of(database, "report") == [(event, 0) for event in divided]

@@ -1,4 +1,4 @@
-"""Partition keys when the database's clock is set back: none waits until the clock has caught up."""
+"""Partition keys when the database's clock is set back: no key waits until the clock has caught up."""
 
 from datetime import datetime, timedelta
 
@@ -81,7 +81,7 @@ async def test_a_key_that_was_due_and_held_back_is_due_at_once(
 async def test_a_key_that_was_due_is_not_passed_by_all_that_come_after_the_clock_was_set_back(
     database: Database,
 ) -> None:
-    """However many are due before it: while there are more than a look makes runs of, it would wait for the clock."""
+    """More keys are due than one look makes runs for. A key that is due by the former clock still keeps its place."""
     await _by_key(database, max_active_runs=1)
     scheduler = Scheduler(database, max_dagruns_to_create_per_loop=2)
     await emit_keys(database, ["x"])

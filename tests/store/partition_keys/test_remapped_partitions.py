@@ -28,7 +28,7 @@ DAYS = [f"2026-03-{day:02}" for day in range(1, 6)]
 
 
 async def _file(database: Database, schedule: dict[str, Any], **columns: Any) -> None:
-    """The DAG processor has read a file with this DAG."""
+    """Store a file with the DAG `report`, as the DAG processor would."""
     dag = ParsedDag("report", "a.py:2", None, [], schedule, 16, None, {}, [], False, **columns)
     days = ParsedAsset("days", "x-test://days", "asset", {}, "a.py:1")
     nights = ParsedAsset("nights", "x-test://nights", "asset", {}, "a.py:1")

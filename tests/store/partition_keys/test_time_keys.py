@@ -1,4 +1,4 @@
-"""Partition keys that timetables give: runs that time asks for, by hand, and of backfills."""
+"""Partition keys that timetables give to timed runs, manual runs and the runs of backfills."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def hour_of(moment: datetime) -> datetime:
 
 
 def half_an_hour_from(now: datetime) -> tuple[CronPartitionTimetable, datetime]:
-    """As `HOURLY`, with its last instant; the next is half an hour ahead, and no run becomes due while a test runs."""
+    """Return an hourly timetable and its last instant. The next is half an hour ahead, so tests meet no due run."""
     last = now.replace(second=0, microsecond=0) - HOUR / 2
     cron = f"{last.minute} * * * *"
     return CronPartitionTimetable(cron, timezone="UTC", run_offset=-1, key_format=FORMAT), last
@@ -233,7 +233,7 @@ async def test_a_partition_that_a_backfill_has_run_is_not_caught_up_with(
 async def test_runs_of_partitions_ahead_that_were_made_before_the_clock_was_set_back_are_known(
     database: Database,
 ) -> None:
-    """Such a run is made before its logical date: with assets and time it would be asked for again."""
+    """Runs of this timetable are made hours before their logical dates. An unknown run would be created again."""
     await add_asset(database, 1, "flights")
     ahead = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=6)
     await timed(database, "report", OnBoth(ahead, FLIGHTS), assets=(1,))

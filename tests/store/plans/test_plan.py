@@ -33,7 +33,7 @@ def _by_id(plan: FolderPlan) -> dict[str, DagPlan]:
 
 
 async def _seed(database: Database) -> None:
-    """A DAG on `a`, one on both, which is paused: three events of `a`, each in its own run, and one of `b`."""
+    """Add a DAG on `a`, and a paused DAG on `a` and `b`; three events of `a`, each in its own run, and one of `b`."""
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     await add_dag(database, "on_a", asset_json("a"), assets=[1])
@@ -61,7 +61,7 @@ async def test_the_same_files_change_nothing(database: Database, tmp_path: Path)
     on_a = _by_id(plan)["on_a"]
     assert on_a.before == on_a.after
     assert on_a.before is not None
-    # As it was.
+    # The plan groups the three events into runs as they were.
     assert [run.asset_event_ids for run in on_a.before.runs] == [(1,), (2,), (3,)]
     both = _by_id(plan)["both"]
     assert both.after is not None
@@ -95,7 +95,7 @@ async def test_a_changed_a_new_and_a_gone_dag_are_told_apart(
     assert new.before is None
     assert new.after is not None
     assert len(new.after.runs) == 4
-    # Events from before a DAG is new are not queued for it.
+    # Events that are older than a new DAG are not queued for it.
     assert (new.queued, new.due_after) == (0, 0)
     assert (gone.after, gone.queued, gone.dropped) == (None, 4, 4)
 

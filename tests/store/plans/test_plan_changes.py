@@ -66,7 +66,7 @@ async def test_of_a_cron_that_changes_the_runs_of_a_week_and_the_next_run_are_sh
     database: Database, tmp_path: Path
 ) -> None:
     now = await now_of(database)
-    # Neither is due while this runs.
+    # Neither schedule is due while the test runs.
     at = now + 12 * HOUR
     daily, twice = f"{at.minute} {at.hour} * * *", f"{at.minute} {at.hour},{now.hour} * * *"
     timetable = CronTriggerTimetable(daily, timezone="UTC")
@@ -140,7 +140,7 @@ async def test_a_dag_that_comes_back_has_its_former_runs_and_events(
     assert (back.queued, back.due_after) == (3, 3)
     assert (paused.change, paused.queued, paused.due_after) == (Change.NEW, 3, 0)
     assert paused.holds_after[0] == "it is paused"
-    # Others that are gone are none of its business.
+    # A stale DAG that no file defines is not part of the plan.
     (tmp_path / "p.py").unlink()
     assert changes(await plan(with_a, tmp_path, files={})) == {"d": Change.NEW}
 
@@ -148,7 +148,7 @@ async def test_a_dag_that_comes_back_has_its_former_runs_and_events(
 async def test_a_dag_that_leaves_a_file_with_a_broken_watcher_is_gone(
     with_a: Database, tmp_path: Path
 ) -> None:
-    """The file is read all the same: nothing of it is kept but that watcher."""
+    """The rest of the file takes effect. Only the broken watcher stays as it was."""
     await on_a(with_a)
     text = """
 from triggerer import AssetWatcher, BaseEventTrigger
@@ -232,7 +232,7 @@ async def test_a_schedule_that_cannot_be_read_here_is_said_and_the_others_are_pl
 async def test_an_error_of_a_timetable_is_reported_at_its_dag_with_the_change(
     with_a: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """As a timetable that is not ours may."""
+    """A timetable of a user may raise any error."""
     for dag_id in ("changed", "gone"):
         await on_a(with_a, dag_id)
     await emit(with_a, 1, 2)
@@ -344,7 +344,7 @@ async def test_the_runs_that_a_plan_calls_due_are_the_runs_that_the_scheduler_th
     with_a: Database, tmp_path: Path, before: str, state: dict[str, bool]
 ) -> None:
     now = await now_of(with_a)
-    # No run becomes due while this runs.
+    # No run becomes due while the test runs.
     start = now.replace(second=0, microsecond=0) - 5 * HOUR - HOUR / 2
     hourly = OnTime(CronTriggerTimetable(f"{start.minute} * * * *", timezone="UTC"))
     schedule = {
@@ -365,7 +365,7 @@ async def test_the_runs_that_a_plan_calls_due_are_the_runs_that_the_scheduler_th
             max_active_runs=1,
         )
         await renewed(with_a, dag_id)
-    # Each has had a run, which has succeeded, and then more came.
+    # Each DAG has had a successful run. Then more events came.
     await emit_keys(with_a, ["x"])
     await Scheduler(with_a).run_once()
     for dag_id in dags:

@@ -157,7 +157,7 @@ async def test_an_asset_that_loses_its_only_watcher_and_one_that_nothing_feeds_a
     ]
     assert shown == [
         ("a", "x-test://a", ("on_a",), ("f",), (), True),
-        # It is fed by nothing now, either.
+        # Nothing feeds `b` now, either.
         ("b", "x-test://b", ("on_b",), (), (), False),
         ("c", "x-test://c", ("on_c",), (), (), True),
         ("many", None, ("on_c",), (), (), True),
@@ -200,7 +200,7 @@ async def planned_watcher(
 
 
 async def _fall_behind(session: AsyncSession) -> None:
-    """In two lanes, and with three stored messages."""
+    """Let the only watcher fall behind in two lanes, and store three messages for it."""
     (watcher,) = await session.scalars(select(Watcher.id))
     (stream,) = await session.scalars(select(Stream.digest))
     for lane in ("1", "2"):

@@ -30,7 +30,7 @@ KEYED = "from triggerer.timetables import PartitionedAssetTimetable\n"
 
 
 class OneSession:
-    """A database that gives one session to all that read, so that its work can be counted."""
+    """A database whose readers all share one session, so that the session's work can be counted."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -41,7 +41,7 @@ class OneSession:
 
 
 async def _plan(database: Database, folder: Path, text: str) -> DagPlan:
-    """Of the DAG `d`."""
+    """Write this definition of the DAG `d` into the folder, and return the DAG's plan."""
     (folder / "d.py").write_text(HEADER + "from datetime import timedelta\n" + KEYED + text)
     parsed = await parse_once(folder)
     assert not parsed.errors
@@ -139,7 +139,7 @@ async def test_a_key_whose_run_took_an_event_is_not_due_for_it_again(
 
 
 async def _move(database: Database, by: timedelta) -> None:
-    """As though the clock had been set back since the events came."""
+    """Move the times of all events ahead, as if the clock had been set back since they came."""
     async with database.transaction() as session:
         for event in await session.scalars(select(AssetEvent)):
             event.timestamp += by
@@ -159,7 +159,7 @@ async def test_a_clock_that_was_set_back_holds_no_run_of_the_history(
     file = f'with DAG("d", schedule={schedule}, quiet_period=timedelta(minutes=30)): pass\n'
     found = await _plan(database, tmp_path, file)
     assert found.after is not None
-    # Events before it are old enough by then, later ones are not.
+    # The events from before the clock was set back are old enough, the later event is not.
     taken = [run.asset_event_ids for run in found.after.runs]
     assert taken == ([(1, 2, 3)] if schedule == "a" else [(1, 2), (3,)])
     assert found.after.waiting == (4,)

@@ -32,7 +32,7 @@ _ENDED = text(
 
 
 class _Count:
-    """A step that has SQLite call back at every tenth instruction of all later statements."""
+    """A step after which SQLite calls `back` at every tenth instruction of the connection."""
 
     def __init__(self, back: Callable[[], None]) -> None:
         self.back = back
@@ -54,7 +54,7 @@ async def test_runs_that_have_ended_slow_down_nothing_that_an_executor_asks(
 ) -> None:
     await add_asset(sqlite, 1, "flights")
     await add_dag(sqlite, "report", asset_json("flights"), assets=[1])
-    # Counted rather than explained: SQLite makes another plan for a parameter than for its value.
+    # Instructions are counted, because EXPLAIN with a value shows another plan than SQLite makes for a parameter.
     count = 0
 
     def tick() -> None:
@@ -104,7 +104,7 @@ async def test_a_run_that_is_cancelled_after_its_executor_died_has_no_running_ta
 
 
 async def _claimed(database: Database, executor: str) -> DagRun:
-    """The only run, which this executor has claimed by now."""
+    """Claim the only run for this executor, and return the run."""
     (rows,) = await database.perform_steps(
         [claim_runs(executor=executor, limit=2, log_home="home")]
     )
@@ -118,7 +118,7 @@ async def _begun(database: Database, executor: str, pk: int, epoch: int) -> bool
 
 
 async def _waits(database: Database, pk: int, epoch: int, reason: str | None) -> DagRun:
-    """The only run, after its executor `me` has said so."""
+    """Store why the only run waits, as its executor `me` does, and return the run."""
     since = None if reason is None else NOW
     note = record_wait(
         executor="me", run_pk=pk, epoch=epoch, waiting_for=reason, waiting_since=since
@@ -133,7 +133,7 @@ async def _only_run(database: Database) -> DagRun:
 
 
 async def _recovered(database: Database, executor: str = "me") -> DagRun:
-    """The only run, after its executor was found dead, by another one."""
+    """Let `executor` recover the only run from an executor that is dead, and return the run."""
     async with database.transaction() as session:
         await recover_orphans(session, executor=executor, alone=True)
     return await _only_run(database)
@@ -143,7 +143,7 @@ async def test_only_attempts_that_were_begun_count_towards_giving_up(database: D
     await add_dag(database, "report", None)
     async with database.transaction() as session:
         await create_manual_run(session, "report")
-    # The first counts as begun when it is claimed.
+    # The first attempt counts as begun when it is claimed.
     assert (await _claimed(database, "first")).started_at is not None
     assert (await _recovered(database)).attempt == 1
     for attempt in range(2, MAX_ATTEMPTS + 1):
@@ -191,7 +191,7 @@ async def test_a_run_shows_its_attempts_wait_while_that_attempt_is_running(
     assert await shown() == (None, None)
     await _waits(database, run.id, run.epoch, "cores")
     assert await shown() == ("cores", NOW)
-    # Another attempt, or another executor, has the run.
+    # A report with the epoch of another attempt changes nothing.
     await _waits(database, run.id, run.epoch + 1, "nothing of ours")
     assert await shown() == ("cores", NOW)
     await _waits(database, run.id, run.epoch, None)

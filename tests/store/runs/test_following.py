@@ -49,13 +49,13 @@ class Followed:
 
     async def until(self, printed: str) -> None:
         with anyio.fail_after(30):
-            while self.out.getvalue() != printed.encode():  # noqa: ASYNC110 - the command tells nobody
+            while self.out.getvalue() != printed.encode():  # noqa: ASYNC110 - the command announces nothing
                 await anyio.sleep(0.01)
 
     async def until_noted(self, *states: str) -> None:
         notes = [f"triggerer: the run 'r' is {state}" for state in states]
         with anyio.fail_after(30):
-            while self.notes != notes:  # noqa: ASYNC110 - as above
+            while self.notes != notes:  # noqa: ASYNC110 - the command announces nothing
                 await anyio.sleep(0.01)
 
     async def follow(self, run_id: str | None = "r", dag_id: str = "d") -> None:

@@ -126,7 +126,7 @@ async def test_a_held_run_shows_the_reason(database: Database) -> None:
     await queue(database, "ill")
     async with database.reading() as session:
         (run,) = await list_runs(session)
-    # At once, also before any executor has looked at it.
+    # The reason is shown at once, even before an executor tries the run.
     assert run.waiting_for == "its file, which does not load: a.py:3: syntax error"
     assert run.waiting_since == run.queued_at
 

@@ -1,4 +1,4 @@
-"""A clearing begins a new repetition of a task's output, a retry does not; and a former attempt may not commit it."""
+"""Clearing a task begins a new repetition of its output, a retry does not. A former attempt may not commit outputs."""
 
 from __future__ import annotations
 

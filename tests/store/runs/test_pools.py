@@ -50,7 +50,7 @@ async def test_a_pool_bounds_the_runs_of_all_dags_that_name_it(database: Databas
     await add_dag(database, "two", None, pools="db,lake")
     await add_dag(database, "free", None)
     await queue(database, "one", "two", "one", "free")
-    # An executor that knows no pools leaves runs with pools alone.
+    # An executor without pools claims no run that needs a pool.
     (rows,) = await database.perform_steps([claim_runs(executor="me", limit=1, log_home="/home")])
     assert [order.dag_id for order in claimed_runs(rows, executor="me", log_home="/home")] == [
         "free"

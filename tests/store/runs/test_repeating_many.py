@@ -131,7 +131,7 @@ async def test_a_run_that_changed_after_the_choice_or_was_made_then_is_passed_ov
     await _add(runs, 8, "failed")
     batches = repeat_runs(runs, TESTER, chosen, clear=False)
     first = await anext(batches)
-    # Somebody repeats one, and the first ends in the same state again.
+    # Meanwhile somebody else repeats `r4`, and `r1` ends in the same state again.
     async with runs.transaction() as session:
         for run_id, state in (("r4", "running"), ("r1", "failed")):
             await session.execute(update(DagRun).where(DagRun.run_id == run_id).values(state=state))

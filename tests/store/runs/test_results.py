@@ -1,4 +1,4 @@
-"""Claiming runs and writing what became of them, as an executor does it: steps that are whole transactions."""
+"""An executor claims runs and stores their results, in steps that are whole transactions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_results_are_written_and_the_next_runs_claimed_together(database: 
             claim_runs(executor="me", limit=1, log_home="/home"),
         ]
     )
-    # As it was before.
+    # The claim is reported as it was before the result.
     assert run_claims(held)[first].state is RunState.RUNNING
     assert [run.run_pk for run in claimed_runs(claimed, executor="me", log_home="/home")] == [
         second
@@ -170,7 +170,7 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
     await claim(database)
     running = [task(name, state=TaskState.RUNNING, ended_at=None) for name in ("a", "b")]
     await database.perform_steps([results(update_of(pk, *running, task("c")))])
-    # `a` is told of with the end itself, and is as that says.
+    # The result of `a` comes together with the run's end, and is stored as it is.
     told = task("a", state=TaskState.SUCCESS, ended_at=THEN - timedelta(1))
     await database.perform_steps([results(update_of(pk, told, end=end(state, "why")))])
     assert await tasks_of(database, pk) == {
@@ -273,7 +273,7 @@ async def test_a_step_that_is_refused_takes_no_other_with_it_on_postgresql(
 async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_small(
     postgres: Database,
 ) -> None:
-    """Plans are kept, and nobody may come to analyse the tables for long."""
+    """PostgreSQL keeps the plans of a connection, and may not analyze the tables for a long time."""
     await add_dag(postgres, "d", None)
     (pk,) = await queue(postgres, "d", 1)
     steps = [

@@ -1,4 +1,4 @@
-"""How far the Spark work of a run and of its tasks is: stored while they run, and kept of the tasks afterwards."""
+"""The progress of Spark work is stored while a run and its tasks run. Afterwards, only the tasks' progress is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `why-not` says of partition keys: the same before and after the scheduler has divided what is queued."""
+"""`why-not` shows equal partition keys before and after the scheduler has divided the queued events."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""A look stays cheap if many events are queued of an asset that has left the DAG's expression."""
+"""A look stays cheap even if many queued events belong to an asset that the DAG's schedule no longer names."""
 
 from typing import Any
 

@@ -26,7 +26,7 @@ NAMES = ("one", "two", "three")
 
 
 async def _dags(database: Database, **columns: Any) -> None:
-    """Each waits for an asset of its own."""
+    """Add the DAGs of `NAMES`, each on an asset of its own."""
     for number, name in enumerate(NAMES, 1):
         await add_asset(database, number, name)
         await add_dag(database, name, asset_json(name), assets=[number], **columns)
@@ -38,7 +38,7 @@ async def _emit_to_all(database: Database, count: int = 1) -> None:
 
 
 class _Watched:
-    """Notes the steps of a scheduler, and has something happen between its look and the runs that it makes."""
+    """Records a scheduler's steps, and calls `act` once, between a look and the creation of its runs."""
 
     def __init__(
         self, database: Database, act: Callable[[], Awaitable[object]] | None = None
@@ -209,7 +209,7 @@ async def test_a_run_whose_id_is_taken_takes_no_events_and_is_made_with_the_next
 async def test_a_query_plan_from_an_empty_queue_does_not_walk_other_dags_events(
     postgres: Database, each: int | None
 ) -> None:
-    """Plans are kept, and nobody may come to analyse the tables for long."""
+    """PostgreSQL keeps the plans of a connection, and may not analyze the tables for a long time."""
     await _dags(postgres)
     selection = EventSelection(each, () if each is None else (1,))
     run = PlannedRun(RunType.ASSET_TRIGGERED, selection, None)

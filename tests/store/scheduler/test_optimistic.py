@@ -37,7 +37,7 @@ from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelect
 
 
 class _Interrupted:
-    """Has something happen after a scheduler's look, before the run of it is made."""
+    """Calls `act` once, after a scheduler's look and before the look's run is created."""
 
     def __init__(self, database: Database, act: Callable[[], Awaitable[object]]) -> None:
         self._perform_step = database.perform_step
@@ -101,7 +101,7 @@ async def test_a_dag_that_was_paused_or_went_since_the_look_gets_no_run(
 async def test_a_look_waits_for_another_planning_scheduler_and_sees_its_result(
     postgres_url: str, postgres: Database
 ) -> None:
-    """Another transaction locks the row before the run is created, and changes it."""
+    """Another transaction locks the DAG's row before the run is created, and changes the row."""
     await one_asset(postgres)
     await emit(postgres, 1)
     async with open_database(postgres_url) as other, anyio.create_task_group() as tasks:

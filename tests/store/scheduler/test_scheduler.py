@@ -46,7 +46,7 @@ FOR_EVER = timedelta(hours=1)
 
 @asynccontextmanager
 async def _scheduling(database: Database, **options: Any) -> AsyncIterator[Scheduler]:
-    """A scheduler that is woken, or sleeps: its sweep does not come."""
+    """Run a scheduler that does not sweep, so that only wake-ups and due times make it look."""
     options.setdefault("sweep_interval", FOR_EVER)
     scheduler = Scheduler(database, **options)
     async with anyio.create_task_group() as tasks:
@@ -105,7 +105,7 @@ async def test_events_at_the_cap_wait_and_go_when_a_run_ends(database: Database)
         held = await emit(database, 1, 5)
         await anyio.wait_all_tasks_blocked()
         first, _ = await runs_of(database, "report")
-        # No further event arrives: the end of the run alone has to bring them.
+        # No further event arrives, so the end of the first run alone must start the run for the held events.
         await end(database, first)
         await _eventually(database, lambda: _has_runs(database, 3))
     last = (await runs_of(database, "report"))[-1]
@@ -140,7 +140,7 @@ async def test_a_stale_dag_is_held_and_goes_on_when_its_file_is_back(database: D
 async def test_a_lost_wakeup_is_made_up_for_by_the_sweep(database: Database) -> None:
     await one_asset(database)
     async with _scheduling(database, sweep_interval=timedelta(seconds=0.2)):
-        # Committed behind the wakeups' back.
+        # This commit announces nothing.
         async with database.writer.begin() as connection:
             session_free = text(
                 "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
@@ -348,7 +348,7 @@ async def test_a_run_by_hand_of_a_dag_that_is_gone_is_refused(database: Database
 
 
 async def test_a_dag_may_have_any_name(database: Database) -> None:
-    """On PostgreSQL its name stands in the statement that begins."""
+    """On PostgreSQL, the name is a literal in the SQL that begins the transaction, so it must be quoted."""
     await add_asset(database, 1, "flights")
     names = ["it's", 'say "so"', "back\\slash'; ROLLBACK; --", "$1", "ünïcode", "%s {x}"]
     for name in names:
@@ -361,7 +361,7 @@ async def test_a_dag_may_have_any_name(database: Database) -> None:
 
 
 class _Trace:
-    """A step that has all later statements of the connection noted."""
+    """A step after which SQLite appends each statement of the connection to `into`."""
 
     def __init__(self, into: list[str]) -> None:
         self.into = into
@@ -405,7 +405,7 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
             plan = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
             for line in (row[3] for row in plan):
                 if re.match(r"(SCAN|SEARCH) (q|c|queued_asset_event)\b", line):
-                    # The waiting entries, or one entry by its whole key.
+                    # The statement reads only waiting entries, or one entry by its whole key.
                     assert (
                         "ix_queued_asset_event_waiting" in line
                         or "dag_id=? AND asset_event_id=?" in line

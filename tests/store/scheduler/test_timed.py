@@ -77,7 +77,7 @@ async def test_a_scheduled_run_has_its_interval_and_its_id_and_the_next_is_noted
 async def test_a_dag_that_starts_at_an_end_of_the_calendar_stops_no_other(
     database: Database, start: datetime
 ) -> None:
-    # PostgreSQL stores these two as its infinities. They once ended the scheduler of a whole service.
+    # PostgreSQL stores these two instants as its infinities, which once ended the scheduler of a whole service.
     daily = OnTime(CronTriggerTimetable("@daily", timezone=UTC))
     await timed(database, "endless", daily, start_date=start)
     await timed(database, "report", OnTime(OnceTimetable()))
@@ -92,7 +92,7 @@ async def test_a_scheduler_sleeps_until_a_run_is_due_and_makes_it_then(database:
     scheduler = Scheduler(database, sweep_interval=HOUR)
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.run)
-        # Without catch-up, a machine that loses half a second would be given other intervals.
+        # Without catch-up, a machine that is late by half a second would get other intervals.
         late = {"catchup": True, "max_active_runs": 100}
         await timed(database, "report", schedule, start_date=start, **late)
         await set_columns(database, "report", description="announced")
@@ -169,7 +169,7 @@ async def test_a_run_by_hand_has_the_interval_that_its_timetable_says(database: 
     (run,) = await runs_of(database, "report")
     assert run.logical_date == run.data_interval_end == run.run_after
     assert run.data_interval_start == run.run_after - HOUR
-    # It is nothing that the timetable asked for.
+    # The timetable did not ask for the manual run, so the scheduled run is still due.
     await set_columns(database, "report", is_paused=False)
     assert await Scheduler(database).run_once() == 1
 
@@ -375,7 +375,7 @@ async def test_dags_that_are_always_due_starve_no_dag_that_waits_for_an_asset(
             with anyio.fail_after(60):
                 while not await is_made():  # noqa: ASYNC110
                     await anyio.sleep(0.005)
-            # However slow the machine: a few transactions, of 16 runs each, came between.
+            # Even on a slow machine, only a few transactions of 16 runs each came first.
             assert scheduler.runs_created - made < 40 * 16
         tasks.cancel_scope.cancel()
     for number in range(40):
@@ -408,7 +408,7 @@ async def next_run_of(database: Database, dag_id: str) -> datetime:
 async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_again(
     sqlite_url: str,
 ) -> None:
-    """With `OnBoth`, a run's id has the instant of its creation."""
+    """With `OnBoth`, a run's id has the instant of its creation, so the id does not prevent a second run."""
     right = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
     clock = [right]
     both = OnBoth(CronDataIntervalTimetable("0 * * * *", timezone="UTC"), FLIGHTS)
@@ -432,7 +432,7 @@ async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_aga
 async def test_an_interval_of_a_changed_schedule_that_began_before_the_last_run_is_not_run_again(
     database: Database,
 ) -> None:
-    """The last run is of the schedule before, and was made while the clock was ahead by some seconds."""
+    """The last run belongs to the former schedule, and was created while the clock was some seconds ahead."""
     await add_asset(database, 1, "flights")
     ticks = CronTriggerTimetable("*/30 * * * *", timezone="UTC", interval=HOUR / 2)
     half_hours = OnBoth(ticks, FLIGHTS)

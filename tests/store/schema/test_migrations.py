@@ -148,7 +148,7 @@ async def test_two_services_that_start_together_upgrade_once(empty_store_url: st
 
     async def start() -> None:
         async with open_database(empty_store_url) as database:
-            # SQLite lets nobody wait while another one turns a new file to WAL.
+            # While one connection switches a new file to WAL, SQLite refuses all others at once.
             patience = timedelta(seconds=30)
             upgraded.append(await once_it_answers(lambda: upgrade(database), patience))
 

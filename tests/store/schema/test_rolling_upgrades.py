@@ -1,4 +1,4 @@
-"""Two releases beside one another: this one, and an invented next one with three more migrations."""
+"""This release works beside an invented next release, which has three more migrations."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -90,7 +90,7 @@ async def test_after_migrations_wait_until_no_instance_of_an_older_release_is_re
     assert await upgrade(database, migrations=following)
     with pytest.raises(ConfigurationError, match=f"{REMOVAL} has to wait.*executor {ELSEWHERE} "):
         await upgrade(database, phase=Phase.AFTER, migrations=following)
-    # The former release may go on, and come back.
+    # Services of the former release may continue, and start again.
     assert await current(database) == INDEX
     assert await _has_column(database, "description", "dag")
     assert not await upgrade(database)
@@ -229,7 +229,7 @@ async def test_a_migration_lets_queries_pass_while_it_waits_for_a_lock(
 
             tasks.start_soon(migrate)
             for _ in range(8):
-                # A query behind a migration that waits without a limit would hang until the other session ends.
+                # If the migration waited for its lock without a limit, this query would hang behind the migration.
                 with anyio.fail_after(5):
                     assert await _has_column(other, "path", "dag_file")
                 await anyio.sleep(0.05)

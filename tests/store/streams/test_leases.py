@@ -31,7 +31,7 @@ async def _streams(database: Database, count: int) -> None:
 
 async def _claim(database: Database, instance: str, limit: int = 100) -> list[Fence]:
     async with database.transaction() as session:
-        # One trigger in each, and room for all of them.
+        # Each stream has one trigger, and the instance has room for all of them.
         sizes = dict.fromkeys((f"s{number:02}" for number in range(100)), 1)
         return await claim_streams(session, instance, limit=limit, room=100, sizes=sizes)
 
@@ -101,7 +101,7 @@ async def test_an_owner_that_was_fenced_can_write_nothing(database: Database) ->
     await _streams(database, 1)
     (mine,) = await _claim(database, "one")
     await _expire(database)
-    # Late, but nobody took it: the lease still proves that nobody else wrote.
+    # The lease has expired, but nobody has claimed it. So it still proves that nobody else wrote.
     late = Event("late", source=EventSource((WatcherRef(7, 1),), mine))
     (theirs,) = [fence async for fence in _after(database, late)]
     fenced = Event("fenced", source=EventSource((WatcherRef(7, 1),), mine))
@@ -220,7 +220,7 @@ async def test_an_instance_that_died_long_ago_is_deleted(database: Database) -> 
 
 
 async def test_thousands_of_leases_are_extended_at_once(postgres: Database) -> None:
-    """Some ten thousand were refused ("stack depth limit exceeded"), at each heartbeat; here a lower limit."""
+    """With 10,000 leases, PostgreSQL once refused heartbeats ("stack depth limit exceeded"). Here its limit is low."""
     fences = [Fence(f"s{number:04}", "me", 1) for number in range(1_000)]
     lost = fences[0]._replace(epoch=2)
     async with postgres.transaction() as session:

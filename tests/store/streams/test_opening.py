@@ -1,4 +1,4 @@
-"""New streams wait until the files of the folder have been read; the database says so."""
+"""New streams wait until all files of the DAGs folder have been read, and the database shows this reason."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ async def test_reports_come_at_once_and_often_while_somebody_looks(
         tasks.cancel_scope.cancel()
     async with watched_stream.reading() as session:
         before = await session.scalar(select(InstanceReport.looked_at))
-    # The wish is fresh, so another look writes nothing.
+    # The last request for reports is fresh, so another request writes nothing.
     await ask_for_reports(watched_stream.reading, watched_stream.transaction)
     async with watched_stream.reading() as session:
         assert await session.scalar(select(InstanceReport.looked_at)) == before

@@ -93,7 +93,7 @@ async def test_the_state_ends_with_the_last_watcher_and_is_not_saved_after_it(
         async with watched.transaction() as session:
             await session.execute(delete(Trigger))
             await drop_states_without_watchers(session)
-        # Its owner does not know yet.
+        # The stream's owner does not know yet that the state was dropped.
         await state.save(2)
         async with watched.reading() as session:
             assert list(await session.scalars(select(StreamState))) == []

@@ -227,14 +227,14 @@ async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_
         ]
         await _store(writer, Replayed(chosen[1]), Returned(chosen[2], "again", None))
         assert await writer.read_stored(FENCE, 1, 0, 10) == []
-        # Discarded while it is worked on: the answer finds nothing, and blocks nothing.
+        # The outcomes of messages that were discarded meanwhile find no rows, and raise no error.
         assert await _store(writer, Replayed(999), Returned(998, "gone", None)) == [None, None]
     async with database.reading() as session:
         found = [(row.id, row.failures, row.error) for row in await list_parked(session)]
         shown = await find_parked(session, chosen[2])
     assert found == [(chosen[0], 11, "ValueError: no"), (chosen[2], 12, "again")]
     assert shown is not None
-    assert shown.traceback == "Traceback …", "the evidence stays, where there is no other"
+    assert shown.traceback == "Traceback …", "the former traceback stays, as no new one came"
     assert await _bodies(database) == 2
 
 
@@ -242,7 +242,7 @@ async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_
 async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """A watcher may move to another group of the same topic: the message has one key in both."""
+    """A watcher may move to another consumer group of its topic, where the message has the same key."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await add_stream(database, other)
@@ -258,7 +258,7 @@ async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
 async def test_a_stored_message_that_was_parked_in_another_stream_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """They counted for the bound of all, and nobody could discard them."""
+    """Such bytes once stayed. They counted towards the bound, and nobody could discard them."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     async with _writing(database) as writer:
@@ -467,7 +467,7 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
 
 
 async def test_a_message_that_is_kept_twice_at_once_is_kept_for_both(database: Database) -> None:
-    """It was broadcast again while the database was away: neither may find the other's place at the bound."""
+    """A message may be broadcast again while the database is away. Its two copies count once towards the bound."""
     await _watchers(database)
     async with _writing(database, ParkedBounds(max_messages=2)) as writer:
         assert await _store(writer, _kept(0), _kept(1), _kept(1), _kept(0)) == [None] * 4
@@ -512,7 +512,7 @@ async def test_newly_parked_messages_leave_less_room_for_stored_ones(
 async def test_a_group_reads_the_usage_once_and_not_for_each_message(
     database: Database,
 ) -> None:
-    """Else the thousandth message that is set aside takes a thousand times as long as the first."""
+    """Otherwise the thousandth parked message would take a thousand times as long as the first."""
     await _watchers(database)
     steps: list[Step | Announcement] = []
     usage = ParkedUsage()
@@ -593,7 +593,7 @@ async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked
 async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
-    """A folder that is read before its owner has looked may change: the replay is not undone."""
+    """The DAGs folder may change before the stream's owner has seen the replay. This does not undo the replay."""
     await _watchers(database)
     async with _writing(database) as writer:
         await _store(writer, MESSAGE)
@@ -613,7 +613,7 @@ async def test_a_replayed_message_is_delivered_although_its_watcher_reads_anothe
 
 
 async def _move(database: Database, watcher_id: int, to: Fence) -> None:
-    """As a changed DAG file: the watcher has another trigger, which belongs to another stream."""
+    """Give the watcher another trigger on another stream, as a changed DAG file does."""
     await add_stream(database, to)
     async with database.transaction() as session:
         session.add(
@@ -627,7 +627,7 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
-    """It was kept, and the other stream gave it to the watcher; of one that was deleted nobody ever saw it."""
+    """The message was once stored. A moved watcher got it from its new stream, and nobody saw a deleted watcher's."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     if how == "moved":
@@ -649,7 +649,7 @@ async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_par
 
 
 async def test_a_text_that_no_database_takes_is_refused_alone(database: Database) -> None:
-    """It ended the task that stores messages, and with that the service."""
+    """Such a text once ended the task that stores messages, and with it the service."""
     await _watchers(database)
     async with _writing(database) as writer:
         good, bad = await _store(writer, _kept(0), replace(_kept(1), lane="half \ud800"))
@@ -660,7 +660,7 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
 async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
-    """Its owner may not know of the move yet. Groups of messages may have the same names in two queues."""
+    """The former stream's owner may not know of the move yet, and lanes of two queues may have the same names."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await _move(database, 1, other)

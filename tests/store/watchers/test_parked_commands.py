@@ -18,7 +18,7 @@ from triggerer.store.schema.models import ParkedBody, ParkedMessage, Watcher
 
 
 async def park(url: str) -> None:
-    """Messages 1 to 4 of "first", and 5 of "second", which is the same as 4."""
+    """Park messages 1 to 4 for the watcher `first`, and message 4 also for `second`, under the id 5."""
     async with open_database(url) as database:
         await add_asset(database, 1, "orders")
         async with database.transaction() as session:

@@ -112,12 +112,12 @@ async def test_the_owner_stores_the_reemission_and_ends_the_request(watched: Dat
     async with watched.reading() as session:
         (row,) = await load_triggers(session, [FENCE.stream_digest])
     assert row.replays == ()
-    # The id is in keys: it is never used for another one.
+    # Keys of events contain the replay's id, so no later replay gets the same id.
     assert await ask(watched) > number
 
 
 async def test_a_position_that_is_not_json_is_refused_alone(watched: Database) -> None:
-    """A plugin's `get_position` gives it. It ended the task that stores the positions of all streams."""
+    """A plugin's `get_position` may return it. It once ended the task that stores the positions of all streams."""
     answers: list[Exception | None] = []
     async with anyio.create_task_group() as tasks:
         writer = PositionWriter(watched, on_fenced=lambda _: None)
@@ -147,7 +147,7 @@ async def test_requests_for_a_watcher_go_with_it(watched: Database) -> None:
 async def test_a_former_stream_ends_no_place_in_the_one_that_its_watcher_has_moved_to(
     watched: Database,
 ) -> None:
-    """Two groups of one topic have the same lanes: the place was gone, and with it what a crash left to catch up."""
+    """Two groups of a topic have the same lanes. The former one once deleted the new position, and so the backlog."""
     other = Fence("other", "another", 1)
     await add_stream(watched, other)
     async with watched.transaction() as session:
