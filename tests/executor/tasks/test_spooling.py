@@ -88,7 +88,7 @@ def left_behind(house: House, name: str) -> Path:
 
 async def gone(file: Path) -> None:
     with anyio.fail_after(10):
-        while file.exists():  # noqa: ASYNC110  (a folder tells nobody)
+        while file.exists():  # noqa: ASYNC110  (a folder sends no notice)
             await anyio.sleep(0.05)
 
 
