@@ -1,4 +1,4 @@
-"""Applications in cluster mode on a real Kubernetes API server: driver pods by label, whose phases kwok moves."""
+"""Applications in cluster mode on a real Kubernetes API server. No container runs, but kwok moves the driver pods' phases."""
 
 from __future__ import annotations
 
