@@ -38,7 +38,7 @@ class Scene:
         (self.marks / what).touch()
 
     def drivers(self) -> list[Path]:
-        """One file for each start of a driver, with the run's token."""
+        """Return one file for each driver that has started. It contains the driver's `TRIGGERER_RUN_TOKEN`."""
         return list(self.marks.glob("driver *"))
 
     def tasks(self) -> int:
@@ -59,7 +59,7 @@ class Scene:
         return self.service.json("runs", "show", "steps", "--last")
 
     def launch(self) -> Any:
-        """The newest launch of the run."""
+        """Return the newest launch of the run."""
         launches = [one for attempt in self.show()["attempts"] for one in attempt["launches"]]
         return launches[-1]
 

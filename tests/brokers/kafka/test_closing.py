@@ -149,7 +149,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
     cut_off: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Close the member as it sends the request of this number, such as that for metadata or that to join the group."""
+    """Close the member as it sends one of its first twelve requests, such as the request to join the group."""
     servers = kafka_server.bootstrap_servers
     sent: list[str] = []
     is_time = anyio.Event()

@@ -152,7 +152,7 @@ async def test_many_acknowledgements_are_few_requests(double: PubSubDouble, name
     async with driven(producer_on(double.host, name)) as driver:
         await driver.advanced_count(1_000)
     assert double.counts["Acknowledge"] <= 200
-    assert double.counts["ModifyAckDeadline"] == 0, "nothing was held for half a lease"
+    assert double.counts["ModifyAckDeadline"] == 0, "a lease was extended before it was half over"
 
 
 async def test_an_idle_stream_sends_nothing(double: PubSubDouble, name: str) -> None:

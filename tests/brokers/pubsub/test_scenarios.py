@@ -198,7 +198,7 @@ async def test_a_bound_in_bytes_holds_where_the_server_does_not_keep_it(
     async with driven(producer, nothing) as driver:
         await driver.count(50)
         await driver.stay_quiet(0.3)
-        assert len(driver.values) <= 150, "a batch of the server's beyond the bound at most"
+        assert len(driver.values) <= 150, "more than the bound and one batch of the server"
 
 
 @pytest.mark.rule(
@@ -338,7 +338,7 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
 ) -> None:
     """The watchers failed at another message, and have not seen this one.
 
-    So the delivery does not count as a failure, and a key keeps its order.
+    The producer repeats the message from memory, so the service counts no delivery. A key keeps its order.
     """
     double.create(name, enable_message_ordering=ordered)
     values = [f"m{number}" for number in range(9)]

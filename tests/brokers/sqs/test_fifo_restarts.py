@@ -196,7 +196,7 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
 ) -> None:
     """The watchers failed at another message, and have not seen this one.
 
-    So it stays in flight, its delivery count does not grow, and its group keeps its order.
+    The message stays in flight, so the service counts no delivery. The message's group keeps its order.
     """
     for group in _GROUPS:
         double.send(_bodies(group, 8), group=group)

@@ -175,7 +175,7 @@ async def test_a_failed_message_holds_its_group_and_no_other(fifo: Queue) -> Non
         for exchange in fifo.proxy.of("DeleteMessageBatch")
         for message in exchange.request["Entries"]
     ]
-    assert len(deleted) == 5, "what passed a0 was not deleted before it"
+    assert len(deleted) == 5, "a later message was deleted before a0, and again after it"
 
 
 @pytest.mark.rule("in-flight entries are compared by value; one that changed is never removed")

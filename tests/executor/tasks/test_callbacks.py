@@ -52,7 +52,7 @@ async def _add(house: House) -> dict[str, str]:
 
 
 async def _called(house: House, *pks: int) -> list[DagRun]:
-    """Wait until these runs have ended and no callback of them is due. Return the runs."""
+    """Wait until these runs have ended and have no callback that is due. Return the runs."""
     final = ("success", "failed", "cancelled")
     return [
         await house.until(pk, lambda run: run.state in final and run.callback is None) for pk in pks
