@@ -38,28 +38,28 @@ class Scene:
         (self.marks / what).touch()
 
     def drivers(self) -> list[Path]:
-        """One file for each start of a driver, with the run's token."""
+        """Return one file for each driver that has started. It contains the driver's `TRIGGERER_RUN_TOKEN`."""
         return list(self.marks.glob("driver *"))
 
     def tasks(self) -> int:
         return len(list(self.marks.glob("task *")))
 
     def until_works(self) -> None:
-        """Wait until tasks have run from now on."""
+        """Wait until some tasks have run after this call."""
         before = self.tasks()
         self.until(lambda: self.tasks() > before + 3, "tasks run")
 
     def works_no_longer(self) -> bool:
-        """Look for a second whether tasks still leave marks."""
+        """Return whether no task left a mark for a second."""
         before = self.tasks()
-        time.sleep(1)  # nothing can tell that no mark comes
+        time.sleep(1)  # no event shows that the marks have stopped
         return self.tasks() == before
 
     def show(self) -> Any:
         return self.service.json("runs", "show", "steps", "--last")
 
     def launch(self) -> Any:
-        """The newest launch of the run."""
+        """Return the newest launch of the run."""
         launches = [one for attempt in self.show()["attempts"] for one in attempt["launches"]]
         return launches[-1]
 
@@ -74,9 +74,9 @@ class Scene:
         return self.launch()
 
     def until_stopped(self) -> None:
-        """Wait until the newest launch is known to have ended because it was told to stop.
+        """Wait until the store shows that the newest launch was stopped and has ended.
 
-        The run's process has five seconds for that. After them the executor does it.
+        The run's process has five seconds to stop the launch. After them the executor stops it.
         """
         self.until(lambda: self.launch()["ended_at"] is not None, "the launch has ended")
         assert self.launch()["state"] in {"cancelled", "killed"}
@@ -97,17 +97,17 @@ class Scene:
             self.service.process.wait()
 
     def until(self, condition: Callable[[], bool], what: str, *, within_s: float = 150) -> None:
-        """Wait for a condition that is seen from outside.
+        """Check the condition again and again until it is true.
 
         Raises:
-            AssertionError: It did not come true in time. The message has the run and the end of its log.
+            AssertionError: The condition did not become true in time. The message has the run and the end of its log.
         """
         deadline = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > deadline:
                 log = self.service.run("runs", "logs", "steps", "--last").stdout
                 raise AssertionError(f"not in time: {what}\n{self.show()}\n{log[-4000:]}")
-            time.sleep(0.2)  # the store and the marks are looked at from outside
+            time.sleep(0.2)  # neither the store nor the marks send a notice to this process
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def serving_application(
     """Start a service whose DAG `steps` submits this application to the master in cluster mode.
 
     Args:
-        conf: `[spark.conf]`.
+        conf: The section `[spark.conf]` of the service's settings.
     """
     own = {"spark.submit.deployMode": "cluster"}
     dag = _DAG.format(application=str(application), conf=own, main=main_class)

@@ -1,4 +1,4 @@
-"""Applications in cluster mode on a real Kubernetes API server: driver pods by label, whose phases kwok moves."""
+"""Applications in cluster mode on a real Kubernetes API server. kwok moves the phases of pods; no container runs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 _CONF: Final = {
     "spark.driver.memory": "600m",
     "spark.executor.memory": "600m",
-    # The address of this machine, which is wrong for drivers elsewhere.
+    # Stands for the address of the service's machine. A driver on another machine must not use it.
     "spark.driver.host": "192.0.2.1",
 }
 _DRIVER: Final = "org.apache.spark.deploy.worker.DriverWrapper"
@@ -233,7 +233,7 @@ def test_a_master_that_has_forgotten_its_drivers_leaves_the_run_in_doubt(
     scene.until_launch(
         state="unknown", reason=f"the master no longer knows the driver {launch['external_id']}"
     )
-    # Its workers come back, and the master ends the driver that it does not know.
+    # The workers register again, and the master ends the driver that it does not know.
     scene.until(scene.works_no_longer, "the driver has ended")
     scene.service.run("runs", "cancel", "steps", "--last")
     scene.until_state("cancelled")
@@ -248,7 +248,7 @@ def _driver_of(cluster: SparkCluster) -> tuple[Daemon, psutil.Process]:
         (worker, child)
         for worker in (cluster.daemon, *cluster.others)
         for child in psutil.Process(worker.pid).children()
-        # Its other children are executors, and what has ended.
+        # The worker's other children are executors and ended processes.
         if is_alive(child) and _DRIVER in child.cmdline()
     ]
     (one,) = found

@@ -1,4 +1,4 @@
-"""The compose file with the brokers: it is read, and what it says above each service is a configuration."""
+"""The compose file with the brokers: its services, and the settings in the comments above them."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_the_sections_above_the_services_are_settings(tmp_path: Path) -> None:
 
 
 def test_the_emulators_namespace_has_what_its_documentation_asks_for() -> None:
-    """Its configuration is JSON of this shape; an entity that is not named there does not exist."""
+    """The emulator of Service Bus reads JSON of this shape, and has only the entities that the file names."""
     content = json.loads((FILE.parent / "compose" / "servicebus.json").read_text())
     (namespace,) = content["UserConfig"]["Namespaces"]
     assert namespace["Name"] == "sbemulatorns"
     queues = {queue["Name"]: queue["Properties"] for queue in namespace["Queues"]}
     assert {properties["RequiresSession"] for properties in queues.values()} == {True, False}
-    # The queue of `triggerer demo --broker servicebus`, which no client can make.
+    # `triggerer demo --broker servicebus` needs this queue, and no client can create it.
     assert NAME in queues
-    # The entity's own limit comes after ours.
+    # Our delivery limit must apply before the limit of the entity.
     assert all(queue["MaxDeliveryCount"] > 10 for queue in queues.values())

@@ -1,4 +1,4 @@
-"""The container image, built and run on a base that is made here, of Debian packages; no engine, no registry."""
+"""The container image, on a base that the tests make of Debian packages. They need no engine and no registry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ with DAG("on_orders", schedule=orders):
 
 
 class Images:
-    """buildah with a storage of its own."""
+    """Runs buildah, with a storage of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._buildah = [
@@ -72,7 +72,7 @@ def images() -> Iterator[Images]:
     for tool in TOOLS:
         if shutil.which(tool) is None:
             skip_or_fail(f"{tool} is not installed")
-    # Not pytest's own folder, of which it keeps the last three.
+    # Images are large, and pytest would keep the temporary folders of the last three sessions.
     with tempfile.TemporaryDirectory(prefix="triggerer-images-", dir="/var/tmp") as folder:
         images = Images(Path(folder))
         yield images
@@ -157,7 +157,7 @@ def debian_release() -> str:
 
 
 def debian_sources() -> list[str]:
-    """Lines of a sources.list: where this machine has Debian's packages from."""
+    """Return the lines of a sources.list with the places that this machine gets Debian's packages from."""
     listed = subprocess.run(
         [
             "apt-get",
@@ -176,7 +176,7 @@ def debian_sources() -> list[str]:
 
 
 def apt_options() -> list[str]:
-    """How this machine reaches its sources: proxies, certificates."""
+    """Return apt's HTTP and HTTPS options of this machine, such as proxies and certificates."""
     dumped = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
     return [
         line.removesuffix(";")
@@ -186,7 +186,7 @@ def apt_options() -> list[str]:
 
 
 def pip_settings() -> tuple[ConfigParser, list[Path]]:
-    """This machine's settings of pip as one file, and the paths in it."""
+    """Return this machine's settings of pip as one configuration, and the existing paths in it."""
     listed = subprocess.run(
         ["python3", "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout
@@ -237,7 +237,7 @@ class Container:
             )
 
     def _arguments(self, command: tuple[str, ...]) -> list[str]:
-        # `buildah run` knows no entry point.
+        # `buildah run` ignores the entry point of the image.
         options = ["--isolation=chroot", f"--volume={self._volume}"]
         return ["run", *options, self.name, "--", "triggerer", *command]
 
@@ -261,11 +261,11 @@ def wait_for(condition: Callable[[], Any], *, what: str, log: Path) -> Any:
 
 
 def service_below(process: subprocess.Popen[bytes]) -> psutil.Process:
-    """The service that buildah started."""
+    """Return the process of the service that buildah started."""
     for child in psutil.Process(process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             command = child.cmdline()
-            # buildah's own process, of which it is the child, has the rest of its command line.
+            # The processes of buildah end their command lines with the same words, so compare the program too.
             if command[0].startswith("/opt/triggerer/bin/python") and command[2:] == ["standalone"]:
                 return child
     raise AssertionError("no service below buildah")

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard name only metrics that there are, with their labels."""
+"""The alert rules and the dashboard name only metrics that exist, and only labels that these metrics have."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check(query: str) -> None:
         assert {one.strip() for one in labels.split(",")} <= known, query
     for opened, closed in ("()", "[]", "{}"):
         assert query.count(opened) == query.count(closed), query
-    # A counter is only read as a rate, and a gauge never.
+    # `rate` and `increase` are for counters. `delta`, `max` and `min` are for gauges.
     for found in re.finditer(r"(\w+)\((triggerer_\w+)", query):
         function, metric = found[1], METRICS[metric_of(found[2])]
         if function in ("rate", "increase"):

@@ -56,7 +56,7 @@ def test_prometheus_reads_the_queries_of_the_dashboard(tmp_path: Path) -> None:
 
 
 def _with_values(query: str) -> str:
-    """Put values in the places of Grafana's variables."""
+    """Replace Grafana's variables by values."""
     return re.sub(r"\$(stream|dag)\b", ".*", query.replace("$__rate_interval", "5m"))
 
 
@@ -70,7 +70,7 @@ def test_prometheus_finds_nothing_wrong_with_the_names_and_types_of_our_metrics(
 
 
 def _samples() -> list[Sample]:
-    """Return a sample of each metric that a part reads at a scrape."""
+    """Return a sample of each metric whose value is read at a scrape."""
     own = {one.metric.name for one in (*table.COUNTERS, *table.HISTOGRAMS)}
     return [
         Sample(metric, 1, ("x",) * len(metric.labels))

@@ -27,7 +27,7 @@ def names(requirements: str) -> set[str]:
 
 
 def needed(name: str, extras: Iterable[str] = ()) -> set[str]:
-    """What this environment's own metadata says that a package needs, all the way down."""
+    """Return all direct and indirect requirements of a package, from the metadata of this environment."""
     found: set[str] = set()
     waiting = [(name, frozenset(extras))]
     done = set()
@@ -39,7 +39,7 @@ def needed(name: str, extras: Iterable[str] = ()) -> set[str]:
         try:
             texts = requires(package) or []
         except PackageNotFoundError:
-            continue  # for another system
+            continue  # only another system needs this package
         for requirement in map(Requirement, texts):
             marker = requirement.marker
             if marker and not any(marker.evaluate({"extra": e}) for e in ("", *with_extras)):
@@ -65,7 +65,7 @@ def test_every_version_comes_as_it_stands_in_the_lock_with_its_hashes() -> None:
     requirements = selected("kafka", "spark")
     pins = re.split(r"^(?=\S)", requirements, flags=re.MULTILINE)[1:]
     assert all(pin in lock and "--hash=sha256:" in pin for pin in pins)
-    # One version for each range of Pythons.
+    # The lock has one version of a package for each range of Python versions.
     for name in names(requirements):
         pattern = rf"^{re.escape(name)}==.*$"
         assert re.findall(pattern, requirements, re.MULTILINE) == re.findall(

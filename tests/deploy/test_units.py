@@ -1,4 +1,4 @@
-"""The systemd units, as systemd itself reads them: in a root of their own, so that nothing of this machine counts."""
+"""systemd reads our units in a root folder of their own, so that no unit of this machine matters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def verify(root: Path, unit: str) -> str:
-    """What systemd finds wrong with a unit and its drop-ins."""
+    """Return what systemd reports about a unit and its drop-ins; empty if nothing is wrong."""
     done = run("systemd-analyze", "verify", "--recursive-errors=no", f"--root={root}", unit)
     assert (done.returncode == 0) == (done.stdout == ""), done.stdout
     return done.stdout
@@ -83,7 +83,7 @@ def test_systemd_finds_nothing_wrong(root: Path, unit: Path) -> None:
 
 
 def test_what_is_wrong_would_be_found(root: Path) -> None:
-    """Also in a drop-in, and also that the command is not there."""
+    """systemd reports an unknown setting in a drop-in, and a command that does not exist."""
     drop_in = root / "etc/systemd/system/triggerer-.service.d/10-hardening.conf"
     drop_in.write_text(drop_in.read_text() + "ProtectEverything=yes\n")
     assert "ProtectEverything" in verify(root, "triggerer-scheduler.service")
@@ -120,7 +120,7 @@ def test_a_stop_leaves_time_for_both_of_its_stages(unit: Path) -> None:
     grace = load_settings(environ={}).core.shutdown_grace.total_seconds()
     settings = settings_of(unit)
     assert float(settings["TimeoutStopSec"]) >= 2 * grace + 30
-    # The workers' runs would fail, were they told to stop as well.
+    # If systemd sent the stop signal to the workers too, their runs would fail.
     assert settings["KillMode"] == "mixed"
 
 

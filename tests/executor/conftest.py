@@ -1,4 +1,4 @@
-"""A store, a folder of DAG files, and an executor with real worker processes on them."""
+"""A house: a store, a folder of DAG files, and executors with real worker processes."""
 
 import textwrap
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -66,7 +66,7 @@ class House:
         tasks: Sequence[tuple[str, Sequence[str]]] = (("t", ()),),
         **columns: Any,
     ) -> None:
-        """Write a DAG file, and the row that its parser would store. `tasks` has the upstream tasks of each task."""
+        """Write a DAG file, and the row that the parser stores. `tasks` pairs each task with its upstream tasks."""
         path = self.dags_folder / f"{dag_id}_file.py"
         path.write_text(HEADER + textwrap.dedent(source))
         row = {
@@ -84,7 +84,7 @@ class House:
             announce(session, Signal.DAGS_CHANGED, dag_id)
 
     async def point_at(self, dag_id: str, path: str) -> None:
-        """Let another file define the DAG."""
+        """Change the path in the DAG's row, so that another file defines the DAG."""
         async with self.database.transaction() as session:
             await session.execute(update(Dag).where(Dag.dag_id == dag_id).values(path=path))
 
@@ -138,7 +138,7 @@ class House:
     async def trigger_with(
         self, pk: int, dag_id: str, uri: str, extras: list[dict[str, Any]]
     ) -> None:
-        """Give a run triggering events, as the scheduler would have."""
+        """Create an event with each `extra`, and queue the events for the run, as the scheduler does."""
         now = datetime.now(UTC)
         async with self.database.transaction() as session:
             asset = {"name": uri, "uri": uri, "extra": {}, "created_at": now}
@@ -163,7 +163,7 @@ class House:
 
     async def until(self, pk: int, holds: Callable[[DagRun], bool], timeout: float = 60) -> DagRun:
         with anyio.fail_after(timeout):
-            # Poll the store, because a test looks at it like an outsider.
+            # Poll the store, so that the test does not depend on wake-ups.
             while True:
                 run = await self.run(pk)
                 if holds(run):
@@ -178,7 +178,7 @@ class House:
         return self.log_path(run).read_text()
 
     def said_of_the_end(self, run: DagRun) -> str:
-        """The log's last line, without its time."""
+        """Return the log's last line, without its time."""
         return self.log(run).splitlines()[-1].split(" ", 2)[2]
 
     def executor(self, name: str = "one", **options: Any) -> AbstractAsyncContextManager[Executor]:

@@ -39,7 +39,7 @@ async def parse(house: House, *, is_broken: bool) -> None:
     files = {"ill_file.py": file if is_broken else None, "well_file.py": None}
     async with house.database.transaction() as session:
         if not is_broken:
-            # As if the file were parsed: its DAG is the one that the store has.
+            # Stands for a parse of the file, which still defines the stored DAG.
             await session.execute(
                 update(DagFile).where(DagFile.path == "ill_file.py").values(is_broken=False)
             )
@@ -65,7 +65,7 @@ async def test_runs_of_a_broken_file_wait_and_start_as_soon_as_it_loads(house: H
         held = await house.queue("ill", 20)
         await house.ended(*await house.queue("well", 3))
         runs = [await house.run(pk) for pk in held]
-        # They stand before the others, which nevertheless have run; no attempt was made.
+        # The held runs come first in the queue, and had no attempt. Yet the later runs were executed.
         assert {(run.state, run.attempt, run.held_until) for run in runs} == {("queued", 0, NEVER)}
         shown = await view(house, held[0])
         assert shown.waiting_for == "its file, which does not load: ill_file.py:3: syntax error"

@@ -1,4 +1,4 @@
-"""A run whose file is missing, as while it is being replaced."""
+"""A run whose file is missing or incomplete, for instance while the file is being replaced."""
 
 from datetime import timedelta
 
@@ -52,7 +52,7 @@ async def test_a_run_that_waits_for_its_file_can_be_cancelled(house: House) -> N
     assert run.state == "cancelled"
 
 
-# Each replaces itself when a worker loads it, as somebody does who writes the file at that moment.
+# Each of these files replaces or removes itself while a worker loads it, as if somebody did so at that moment.
 HALF_WRITTEN = """
 from pathlib import Path
 Path(__file__).write_text({text!r})
@@ -118,16 +118,16 @@ async def test_a_run_waits_for_a_module_of_the_folder_that_has_just_gone(house: 
 async def test_a_file_that_is_cut_and_has_its_time_from_before_is_loaded_again(
     house: House, patience: timedelta
 ) -> None:
-    """File systems cut a file first, and set the time of its change afterwards."""
+    """A file system may cut a file before it sets the file's modification time."""
     await house.add_dag("away", SOURCE)
     path = house.dags_folder / "away_file.py"
     text = path.read_text()
     path.write_text("")
-    await anyio.sleep(2.1)  # by its times it has not changed for long enough
+    await anyio.sleep(2.1)  # by its modification time, nobody is writing the file
     async with house.executor(workers=1, file_patience=patience):
         (pk,) = await house.queue("away")
         await house.until(pk, lambda run: run.state == "running")
-        await anyio.sleep(1)  # it is loaded meanwhile, or this shows nothing
+        await anyio.sleep(1)  # time in which the worker loads the empty file
         path.write_text(text)
         (run,) = await house.ended(pk)
     assert (run.state, run.attempt, run.error) == ("success", 1, None)

@@ -82,5 +82,5 @@ async def test_a_jvm_that_finds_no_more_heap_fails_its_run_and_the_next_one_runs
     assert (run.state, after.state) == ("failed", "success")
     assert "OutOfMemoryError: Java heap space" in house.log(run)
     assert "Spark's driver ran out of heap memory" in (run.error or "")
-    # The JVM's memory was freed, because the process is another one.
+    # The second run had another JVM, so the memory of the first JVM was freed.
     assert process_of(house.log(after)) != process_of(house.log(run))

@@ -1,4 +1,4 @@
-"""Runs that use a pool wait for its slots; others go on."""
+"""Runs that use a pool wait for its slots. Other runs do not wait."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -7,7 +7,7 @@ from tests.executor.conftest import House
 
 
 async def test_a_pool_of_one_slot_has_its_runs_one_after_the_other(house: House) -> None:
-    """The end of each makes room for the next at once: no sweep comes for an hour."""
+    """When a run ends, the next one starts at once. It does not wait for the next sweep, which is an hour away."""
     for dag_id in ("one", "two"):
         await house.add_dag(
             dag_id,

@@ -1,4 +1,4 @@
-"""Runs that somebody has repeated: `runs retry` and `runs clear`, in real workers."""
+"""Runs that an operator repeats, with `runs retry` and `runs clear`, in real workers."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -166,7 +166,7 @@ async def test_attempts_from_before_a_retry_do_not_count_for_giving_up(any_house
     await house.add_dag("d", DAG, tasks=TASKS)
     (pk,) = await house.queue("d", state="failed", attempt=3, params={"may_pass": "/"})
     await _retry(house, await house.run(pk))
-    # Its executor died in the middle of it, for the first time after the repeat.
+    # An executor died while it executed the run, for the first time since the retry.
     now = datetime.now(UTC)
     await house.change_run(pk, state="running", attempt=4, executor="dead", started_at=now)
     async with house.executor():

@@ -58,7 +58,7 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
 async def test_a_task_without_spark_has_its_outputs_token_and_learns_that_its_attempt_is_former(
     house: House,
 ) -> None:
-    """Another executor has taken the run in the middle, as after a lease that was lost."""
+    """Another executor takes the run while the second task is executed, as after a lost lease."""
     await house.add_dag(
         "one",
         """
@@ -214,7 +214,7 @@ async def test_a_failed_task_fails_its_run_and_what_waits_for_it(house: House) -
     assert run.error is not None
     assert run.error.startswith("task broken failed: Traceback")
     assert run.error.endswith("ValueError: no such \\x00 thing")
-    # The text in `runs list`.
+    # `runs list` shows this text.
     assert one_line(run.error) == "task broken failed: ValueError: no such \\x00 thing"
     assert "in helper" in run.error
     assert "/triggerer/" not in run.error
@@ -398,7 +398,7 @@ async def test_a_queued_run_that_nobody_announced_is_found_by_the_sweep(house: H
     )
     async with house.executor(sweep_every=timedelta(seconds=1)):
         (pk,) = await house.queue("quiet", state="failed")
-        # Nobody announces this change.
+        # No wake-up announces this change.
         await house.change_run(pk, state="queued")
         run = await house.until(pk, lambda run: run.state == "success")
     assert run.attempt == 1
@@ -440,7 +440,7 @@ async def test_the_sweep_cancels_runs_that_a_dead_executor_had_to_cancel(
         async with house.executor("one"):
             (run,) = await house.ended(pk, timeout=20)
             assert (run.state, run.attempt) == ("cancelled", 1)
-            # A waiting sender learns that there is room.
+            # The scheduler learns from this wake-up that there is room for another run.
             with anyio.fail_after(10):
                 assert await ends.wait() == {Signal.RUNS_ENDED: {"waits"}}
 
@@ -546,7 +546,7 @@ async def test_a_worker_lets_the_service_go_first(house: House) -> None:
 
 
 async def test_what_the_executor_keeps_for_a_run_is_freed_at_its_end(house: House) -> None:
-    """Without the garbage collector: a collection of the cycles of thousands of runs would stop the event loop."""
+    """No garbage collection is needed. One over the objects of thousands of runs would stop the event loop."""
     await house.add_dag(
         "short",
         """

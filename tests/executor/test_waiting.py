@@ -1,4 +1,4 @@
-"""The reason why a run waits gets from the executor into the store, on each database."""
+"""The executor stores the reason why a run waits, on each database."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""A trigger that blocks, under the real host on a real database: found, and isolated."""
+"""The host on a real database names a trigger that blocks the loop. If the trigger is isolated, it blocks no other."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def hosting(
 
 
 async def declare_two(database: Database, upstream: Upstream, notes: Path) -> None:
-    """Watchers of one stream: "slow" does what events tell it, "quick" is deaf to them."""
+    """Declare two watchers of one stream: "slow" obeys the words in events, and "quick" ignores them."""
     await declare(database, "slow", upstream, classpath=OBEYING, notes=str(notes))
     await declare(database, "quick", upstream, classpath=f"{triggers.HERE}.Deaf", notes=str(notes))
 
@@ -109,7 +109,7 @@ async def test_one_that_is_isolated_stalls_nobody(
             upstream.put((1, "block"))
             await until(lambda: "blocks" in notes_of(tmp_path, "slow"))
             upstream.put(*((number, "1") for number in range(2, 10)))
-            # The sibling's are durable while the other one blocks; nothing is advanced past what that holds.
+            # While the slow watcher blocks, its sibling's events become durable. Only the first message is advanced.
             await eventually(partial(_are, database, 2 + 9))
             await anyio.sleep(0.5)
             assert await count_events(database) == 2 + 9
@@ -153,7 +153,7 @@ async def test_a_process_that_was_killed_is_shown_as_failing_and_comes_back(
         await eventually(is_back)
         upstream.put((2, "1"))
         await until(lambda: upstream.outcomes().get((2, "1")) == (2, 0, 0))
-        # While it was away its message was failed, for the broker to bring it again.
+        # While the watcher was absent, it failed the message, so that the broker delivers it again.
         assert upstream.outcomes()[1, "1"] in ((1, 1, 0), (2, 0, 0))
     assert isolated_processes() == []
 

@@ -27,7 +27,7 @@ from triggerer.streams import RuntimeContext
 
 
 class Counting(BaseEventTrigger):
-    """Yields the numbers after its bookmark, `step` at a time."""
+    """Yields the numbers from its bookmark on, `step` at a time."""
 
     def __init__(self, upstream: str, name: str, step: int = 1) -> None:
         self.step = step
@@ -81,7 +81,7 @@ async def numbers(database: Database) -> list[int]:
 
 
 async def more_than(database: Database, count: int, step: int) -> None:
-    """Wait until events were made with these arguments, and there are more than `count`."""
+    """Wait until more than `count` events exist, the last of them with this `step`."""
 
     async def is_so() -> bool:
         events = await events_in(database)
@@ -114,7 +114,7 @@ async def test_an_owner_that_does_not_know_that_it_lost_its_stream_makes_no_even
     async with hosting(database, "first"):
         for number in range(5):
             count = len(await numbers(database))
-            # As another instance would claim it. The lease is over, so the first claims it back.
+            # Claim the stream for another instance, with a lease that is over. So the first one claims the stream back.
             async with database.transaction() as session:
                 await session.execute(
                     update(Stream).values(

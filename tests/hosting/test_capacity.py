@@ -1,4 +1,4 @@
-"""`[triggerer] capacity`: no instance hosts more triggers, and what waits for room says so."""
+"""No instance hosts more triggers than `[triggerer] capacity`. Watchers that wait for room show the reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
 
 
 async def wait_for_heartbeats(database: Database, number: int) -> None:
-    """Wait until this number of heartbeats has begun and ended; each one extends the leases."""
+    """Wait until this number of heartbeats has begun and ended. Each one gives the leases a new end."""
     ends: set[datetime | None] = set()
 
     async def have_passed() -> bool:
@@ -63,7 +63,7 @@ async def test_a_stream_beyond_the_capacity_waits_with_the_reason_until_there_is
 
             await eventually(is_full)
             assert sum(len(stream.members) for stream in host.manager.streams.values()) == 2
-            # Several heartbeats later it still holds, and is not said again.
+            # Several heartbeats later the states are the same, and the log does not repeat the warning.
             await wait_for_heartbeats(database, 3)
             assert await is_full()
             await delete_watcher(database, "w0")
@@ -93,7 +93,7 @@ async def test_a_stream_that_is_larger_than_the_capacity_says_how_large_it_is(
             return now["small"][0] == "running" and rest == {("waiting", reason, None)}
 
         await eventually(is_shown)
-        # It is hosted whole, or not at all: no watcher of it may miss what another one sees.
+        # A stream is hosted with all its watchers or not at all, so that none misses a message that another one sees.
         await delete_watcher(database, "w0")
         await delete_watcher(database, "w1")
         upstream.put(1)
@@ -112,7 +112,7 @@ async def test_a_stream_that_outgrows_the_capacity_is_given_up_and_nothing_else_
         async def are_owned() -> bool:
             return await owners(database) == {"a": "me", "b": "me"}
 
-        # A claim that the database does not take in time is made again.
+        # Wait, because a claim that the database does not accept in time is repeated.
         await eventually(are_owned)
         await declare(database, "more", upstream, stream=grows)
 
@@ -172,7 +172,7 @@ async def test_arguments_that_change_while_there_is_no_room_leave_no_gap_between
         nonlocal declared
         if not declared and upstream.producers:
             declared = True
-            # Since the streams were divided: one has other arguments, and there is one more than there is room for.
+            # After the streams were divided, a watcher gets other arguments, and one watcher too many is declared.
             await declare(database, "changes", upstream, only=[1, 2])
             await declare(database, "more", upstream)
         return await load_triggers(session, digests)
@@ -180,7 +180,7 @@ async def test_arguments_that_change_while_there_is_no_room_leave_no_gap_between
     async def reconcile_and_wait(self: Reconciliation, owned: Mapping[str, Fence]) -> bool:
         is_complete = await reconcile(self, owned)
         if declared and not upstream.outcomes():
-            # It concerns the watcher that changes, before and after.
+            # The changed watcher wants this message, with its old and with its new arguments.
             upstream.put(1)
             await until(lambda: 1 in upstream.outcomes())
         return is_complete

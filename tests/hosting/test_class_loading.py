@@ -1,4 +1,4 @@
-"""Trigger classes are loaded beside the event loop: a stream waits for its own, and for nobody else's."""
+"""Trigger classes are loaded outside of the event loop. A stream waits only for its own classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from triggerer.streams import RuntimeContext
 
 
 class Modules:
-    """Loads each class path once it may."""
+    """Loads the classes of `CLASSES` at once, and each other class path after its `release`."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -95,7 +95,7 @@ async def test_a_stream_waits_for_its_classes_and_others_do_not_wait_for_it(
     async with hosting(database, modules) as host:
         other.put(1)
         await until(lambda: other.outcomes() == {1: (1, 0, 0)})
-        # Longer than its lease: the heartbeats go on.
+        # This is longer than the lease, so heartbeats must extend it meanwhile.
         await anyio.sleep(LEASE.total_seconds() * 1.5)
         assert list(host.manager.streams) == [("Acking", other.name)]
         assert upstream.producers == []
@@ -122,7 +122,7 @@ async def test_a_stream_opens_without_a_class_that_takes_too_long_which_joins_on
             return state == "failing" and "has been loading for more than 0.3 s" in (error or "")
 
         await eventually(is_shown)
-        # It has been tried again meanwhile, but not begun a second time.
+        # The trigger was tried again meanwhile, but the loading did not begin a second time.
         assert modules.begun.count("Slow") == 1
         modules.release("Slow")
 
@@ -146,7 +146,7 @@ async def test_classes_are_loaded_anew_when_a_stream_restarts(
         modules.hold("Slow")
         upstream.fail(ConnectionError("away"))
         upstream.put(2)
-        # Nobody can be made until its class is there, which has taken too long by then.
+        # No trigger can be made before its class is loaded, and the loading exceeds its time limit.
         await until(lambda: modules.begun.count("Slow") == 2)
         await anyio.sleep(1)
         assert len(upstream.producers) == 1

@@ -32,7 +32,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 
 
 async def _open_one(upstream: Upstream, name: str = "stuck", *, for_s: float = math.inf) -> None:
-    """Publish an event, and return once a filter has it open; it stays so for a while."""
+    """Publish an event, and return once the filter of `name` has it open. It stays open for `for_s` seconds."""
     started = anyio.Event()
 
     async def hold(_: object) -> None:
@@ -61,7 +61,7 @@ async def test_a_stream_lost_while_it_is_given_away_ends_nothing_else(
         await host._give_back(["stream"])
         assert host.manager.streams == {}
         host.manager.drain = drain  # type: ignore[method-assign]
-        # It was nobody's in truth, so that the next heartbeat finds it again.
+        # In the store the stream has no owner, so the next heartbeat claims it again.
         await until(lambda: bool(host.manager.streams))
 
 
@@ -97,14 +97,14 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
 async def test_outstanding_events_resolve_before_the_host_has_stopped(
     database: Database, upstream: Upstream
 ) -> None:
-    """The host's cancellation reached the streams too, and the drain waited for stopped tasks."""
+    """The cancellation of the host once reached its streams too. The drain then waited for tasks that had stopped."""
     await declare(database, "slow", upstream)
     async with hosting(database):
         await _open_one(upstream, "slow", for_s=0.3)
         stopping = anyio.current_time()
     assert upstream.outcomes() == {0: (1, 0, 0)}
     assert await count_events(database) == 1
-    # As soon as it has: the drain may last two seconds.
+    # The host stops as soon as the event is resolved, although the drain may last two seconds.
     assert anyio.current_time() - stopping < 1.5
     assert await owners(database) == {"stream": None}
 
@@ -123,7 +123,7 @@ async def test_a_filter_that_does_not_resolve_in_time_is_cancelled_when_the_host
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_host_that_is_cancelled_as_it_starts_ends(database: Database, turns: int) -> None:
-    """Found by the simulation: a shielded task waited for a stop from a task that had never begun."""
+    """In the simulation, a shielded task once waited to be stopped by a task that had never begun."""
     recorder = EventRecorder(database, on_fenced=lambda _: None)
     host = TriggerHost(
         database,

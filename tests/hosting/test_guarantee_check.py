@@ -15,7 +15,7 @@ from triggerer.store.schema.models import Trigger
 
 
 class Described(Acking):
-    """Says what the test has set."""
+    """Returns the facts that the test has set, or raises the error that the test has set."""
 
     facts: DeliveryFacts | Exception
 

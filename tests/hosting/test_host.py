@@ -31,14 +31,14 @@ from triggerer.streams import RuntimeContext
 
 
 class Broken(Acking):
-    """Cannot be made."""
+    """A trigger whose constructor raises."""
 
     def __init__(self, **kwargs: Any) -> None:
         raise ValueError("cannot be made")
 
 
 class FailsLate(Acking):
-    """Asks `on_filter` once, before anything is read."""
+    """A trigger whose filter calls `on_filter` once, before it reads a message."""
 
     async def filter_shared_stream(self, shared_stream: Any) -> AsyncIterator[TriggerEvent]:
         act = Upstream.known[self.upstream].on_filter[self.name]
@@ -65,7 +65,7 @@ async def declare(
     stream: str = "stream",
     **kwargs: Any,
 ) -> None:
-    """A watcher of an asset of the same name, as the DAG processor would write it."""
+    """Store a watcher of an asset with this name, as the DAG processor does."""
     async with database.transaction() as session:
         if await session.get(Stream, stream) is None:
             session.add(Stream(digest=stream, key=stream))
@@ -108,7 +108,7 @@ async def delete_watcher(database: Database, name: str) -> None:
 
 
 async def watchers(database: Database) -> dict[str, tuple[str, str | None, str | None]]:
-    """(state, error, owner) by asset name."""
+    """Return the state, the error and the owner of each watcher, by the name of its asset."""
     async with database.reading() as session:
         rows = await session.execute(
             select(Asset.name, Watcher.state, Watcher.error, Watcher.owner).join(
@@ -132,7 +132,7 @@ async def eventually(check: Any, *, timeout: float = 60) -> None:
 
 @asynccontextmanager
 async def running(host: TriggerHost, recorder: EventRecorder) -> AsyncIterator[None]:
-    """Run both; the recorder ends last."""
+    """Run the host and the recorder while the block lasts. The recorder ends last."""
     async with anyio.create_task_group() as background:
         background.start_soon(recorder.run)
         async with anyio.create_task_group() as tasks:
@@ -203,7 +203,7 @@ async def test_one_that_cannot_be_made_is_shown_and_its_siblings_events_fail_for
     async with hosting(database):
         upstream.put(1)
         await until(lambda: bool(upstream.outcomes()))
-        # Not clean: the broker must not pass what the broken watcher has not seen.
+        # The broken watcher has failed the message, so the broker must not pass it.
         assert upstream.outcomes() == {1: (1, 1, 0)}
 
         async def is_shown() -> bool:
@@ -361,7 +361,7 @@ async def test_two_instances_divide_the_streams_and_one_takes_over_when_the_othe
 
 
 class Writing:
-    """Has still to write something of a stream."""
+    """A writer with unwritten changes of the stream "stream", until `written` is set."""
 
     def __init__(self) -> None:
         self.written = anyio.Event()
@@ -384,7 +384,7 @@ async def test_a_stream_starts_again_once_what_it_had_submitted_is_written(
     async with hosting(database, writers=[writing]):
         other.put(1)
         await until(lambda: len(other.outcomes()) == 1)
-        # Both are claimed at once, and the one that need not wait is read already.
+        # Both streams were claimed at the same time. The stream without unwritten changes is read already.
         assert not upstream.producers
         writing.written.set()
         upstream.put(2)
@@ -403,7 +403,7 @@ async def test_a_lease_is_given_back_once_what_was_submitted_under_it_is_written
         writing.written = anyio.Event()
 
         async def write() -> None:
-            # It has been stopped, and is still its owner's.
+            # The stream has been stopped, but still has its owner.
             await eventually(has_stopped)
             assert await owners(database) == {"stream": "me"}
             writing.written.set()

@@ -1,4 +1,4 @@
-"""An instance that is cut off from the database, and not from the broker, stops before others may take over."""
+"""An instance that is cut off from the database, but not from the broker, stops before others may take over."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_after_its_loop_stood_still_it_looks_before_it_acts(
 
         upstream.on_advance = on_advance
         upstream.put(1)
-        # Longer than its lease, as a call that blocks, or SIGSTOP.
+        # Block the event loop for longer than the lease, like a blocking call or SIGSTOP.
         time.sleep(LEASE.total_seconds() + 0.5)
         await until(lambda: len(upstream.producers) == 2)
         assert advanced_late == []

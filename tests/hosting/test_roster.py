@@ -1,4 +1,4 @@
-"""How what is hosted differs from what is stored, where several watchers share a trigger."""
+"""The differences between hosted and stored triggers, where several watchers share a trigger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def row(trigger_id: int, *watchers: int) -> TriggerRow:
 def difference(before: list[TriggerRow], after: list[TriggerRow]) -> Difference:
     roster = Roster()
     for one in before:
-        # The roster only tells the members apart.
+        # The roster needs members only to tell them apart, so any object will do.
         roster.place(Placed(one, FENCE, cast("Member", object())))
     return roster.difference(after)
 

@@ -1,4 +1,4 @@
-"""Rules of the contract's section 2 that take the runtime and a store together; docs/notes/rules.md lists all."""
+"""Rules of the contract that need the runtime and a store together. docs/notes/rules.md lists all rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from triggerer.store.watchers.hosting import WatcherState, write_states
 
 
 class UnspeakableError(Exception):
-    """As of a library that formats its message late, from what is not there."""
+    """An error whose text cannot be made, as when a library formats the text too late."""
 
     def __str__(self) -> str:
         raise KeyError("what")
@@ -36,7 +36,7 @@ class UnspeakableError(Exception):
 
 
 class Unruly(Acking):
-    """One of its methods raises, or answers nonsense: the one that `where` names."""
+    """A trigger that raises, or returns a wrong value, at the place that `where` names."""
 
     def __init__(self, upstream: str, name: str = "one", where: str = "") -> None:
         if where == "constructor":
@@ -49,7 +49,7 @@ class Unruly(Acking):
             raise ValueError(self.where)
         if self.where == "key is not hashable":
             return [self.where]  # type: ignore[return-value]
-        # That of its siblings, which are of the class above.
+        # The siblings, which have the class `Acking`, have the same key.
         return ("Acking", self.upstream)
 
     def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> Any:
@@ -62,7 +62,7 @@ class Unruly(Acking):
             if self.where == "filter":
                 raise ValueError(self.where)
             if self.where == "error is no Unicode":
-                # As a file name on a disk may be.
+                # A file name on a disk may contain such bytes.
                 raise ValueError(b"\xff".decode(errors="surrogateescape"))
             if self.where == "error cannot be shown":
                 raise UnspeakableError
@@ -131,7 +131,7 @@ async def test_the_open_message_is_accepted_if_the_watcher_is_deleted_and_fails_
     await declare(database, "stays", upstream)
     await declare(database, "goes", upstream)
     if how.startswith("one "):
-        # Both are served by one trigger.
+        # Let one trigger serve the watchers "goes" and "too".
         await declare(database, "too", upstream)
         async with database.transaction() as session:
             of_goes, of_too = await session.scalars(
@@ -207,11 +207,11 @@ async def test_a_trigger_that_raises_harms_no_sibling_and_no_neighbour(
         assert elsewhere.outcomes() == {1: (1, 0, 0)}
 
         async def is_shown() -> bool:
-            # It is tried again soon, and fails again with the next message.
+            # The trigger is started again soon, and fails again at the next message.
             upstream.put(2)
             shown = await watchers(database)
             fine = shown["sibling"][0] == shown["neighbour"][0] == "running"
-            # A refused event is that event's problem; its trigger continues.
+            # If the store refuses an event, only the event fails, and the trigger continues.
             return fine and (where == "payload" or shown["unruly"][0] == "failing")
 
         await eventually(is_shown)
@@ -244,7 +244,7 @@ async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
         elsewhere.put(1)
 
         async def is_shown() -> bool:
-            # It is tried again soon, and fails again with the next message.
+            # The stream is started again soon, and fails again at the next message.
             upstream.put(2)
             state, error, _ = (await watchers(database))["unruly"]
             return state == "failing" and where in (error or "")
@@ -252,7 +252,7 @@ async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
         await eventually(is_shown)
         await until(lambda: elsewhere.outcomes() == {1: (1, 0, 0)})
         assert len(elsewhere.producers) == 1
-        # Nothing of it was taken for accepted.
+        # No message of this stream counts as accepted.
         assert set(upstream.outcomes().values()) <= {(0, 1, 0)}
         assert await count_events(database) == 1
 
@@ -284,7 +284,7 @@ async def test_the_broker_is_advanced_only_past_what_another_connection_can_read
 async def test_a_commit_of_unknown_outcome_is_repeated_and_only_then_advanced(
     database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit succeeded and its answer was lost: the repeated rows are in the store already."""
+    """The commit succeeded, but its answer was lost. When the rows are written again, the store already has them."""
     await declare(database, "one", upstream)
     async with hosting(database):
         perform_step = database.perform_step
@@ -309,7 +309,7 @@ async def test_a_commit_of_unknown_outcome_is_repeated_and_only_then_advanced(
 
 
 class YieldsWhatItIsTold(Acking):
-    """Yields events that no store takes for the messages called "refused"."""
+    """Yields an event for each message. The store refuses the event for a message "refused"."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -361,7 +361,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
         assert await count_events(database) == 2
         upstream.put("a")
         await until(lambda: upstream.outcomes() == {"a": (2, 0, 0)})
-    # The next owner, which knows nothing of this, gets them too.
+    # The next owner receives "a" again too, without having seen it before.
     upstream.advanced.clear()
     async with hosting(database, "next"):
         upstream.put("a", "b")
@@ -379,7 +379,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
 async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(
     database: Database, upstream: Upstream
 ) -> None:
-    """Messages wait already, and the first of five triggers is enough to open the stream."""
+    """A message waits already, and the first trigger would be enough to open the stream."""
     for number in range(5):
         await declare(database, f"w{number}", upstream)
     await declare(database, "broken", upstream, classpath="Broken")
@@ -391,7 +391,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
             assert upstream.outcomes()[start] == (5, 1, 0)
             (stream,) = host.manager.streams.values()
             joined.append([member.name.partition("/")[0] for member in stream.members])
-    # The order is the store's, independent of the database's own order.
+    # The store sorts the members, so their order does not depend on the database.
     assert joined == [["w0", "w1", "w2", "w3", "w4", "broken"]] * 3
 
 
@@ -401,7 +401,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
 async def test_the_members_of_a_stream_are_known_before_any_trigger_is_made(
     database: Database, upstream: Upstream
 ) -> None:
-    """Its class cannot even be loaded, so that nothing but the stored digest says where it belongs."""
+    """The class of one trigger cannot be loaded. Only the stored digest shows which stream the trigger belongs to."""
     await declare(database, "fine", upstream)
     await declare(database, "cannot be loaded", upstream, classpath="Absent")
     async with hosting(database):
@@ -437,7 +437,7 @@ async def test_the_streams_of_a_dead_instance_are_taken_over_when_its_lease_has_
 async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watchers(
     database: Database, upstream: Upstream
 ) -> None:
-    """Two assets with equal triggers: one filter, and an event of each."""
+    """Two assets have equal triggers. One filter runs, and each asset gets an event."""
     await declare(database, "one", upstream)
     await declare(database, "two", upstream)
     async with database.transaction() as session:
@@ -459,7 +459,7 @@ async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watche
 async def test_a_lease_that_is_lost_while_nothing_happens_ends_its_stream(
     database: Database, upstream: Upstream
 ) -> None:
-    """Nothing is written that could be fenced; the next heartbeat finds another owner."""
+    """The instance writes nothing that the store could refuse. Its next heartbeat finds the other owner."""
     is_open = anyio.Event()
 
     async def hold(event: Any) -> None:
@@ -478,7 +478,7 @@ async def test_a_lease_that_is_lost_while_nothing_happens_ends_its_stream(
             )
         await until(lambda: not host.manager.streams and upstream.closed == 1)
     assert await owners(database) == {"stream": "other"}
-    # It is another's to resolve.
+    # The other owner must resolve the message.
     assert upstream.outcomes() == {}
 
 

@@ -11,7 +11,7 @@ from triggerer.store.watchers.hosting import StreamLoad
 
 
 class Cluster:
-    """Instances that decide one after the other, and who owns what. `None` owns what is free."""
+    """Instances that decide one after the other, and the owner of each stream. The owner of a free stream is None."""
 
     def __init__(self, sizes: list[int], instances: int, capacity: int) -> None:
         self.sizes = {f"s{number:03}": size for number, size in enumerate(sizes)}
@@ -35,7 +35,7 @@ class Cluster:
         return sum(self.sizes[digest] for digest in self.of(owner))
 
     def heartbeat(self, me: str) -> dict[str, int]:
-        """Divide as the host does; return the waiting streams as this instance sees them."""
+        """Claim and release streams as a host does. Return the sizes of the streams that wait, as `me` sees them."""
         division = self.decide(me)
         room, claimed = division.room, list[str]()
         for digests, limit in ((division.free, division.claim), (division.beyond, len(self.sizes))):
@@ -52,7 +52,7 @@ class Cluster:
         return division.waiting(claimed)
 
     def settle(self) -> None:
-        """Until nothing moves; fails if that does not come."""
+        """Let the instances decide until no stream moves. Fail if the streams do not come to rest."""
         for _ in range(3 + 2 * len(self.sizes)):
             before = dict(self.owner)
             for instance in self.instances:
@@ -67,7 +67,7 @@ def test_dividing_ends_with_every_stream_owned_and_nobody_above_its_share(
     streams: int, instances: int
 ) -> None:
     cluster = Cluster([1] * streams, instances, capacity=50)
-    # One instance had them all; the others join.
+    # One instance owns all streams, and the others join.
     cluster.owner = dict.fromkeys(cluster.sizes, "i0")
     cluster.settle()
     assert cluster.of(None) == []
@@ -80,7 +80,7 @@ def test_dividing_ends_with_nobody_above_its_capacity_and_nothing_left_that_fits
     sizes: list[int], instances: int, capacity: int, data: st.DataObject
 ) -> None:
     cluster = Cluster(sizes, instances, capacity)
-    # A change from any earlier state: other instances, other sizes, another capacity.
+    # Begin with any owners, as after a change of the instances, the sizes or the capacity.
     for digest in cluster.owner:
         cluster.owner[digest] = data.draw(st.sampled_from([None, *cluster.instances]))
     cluster.settle()
@@ -88,7 +88,7 @@ def test_dividing_ends_with_nobody_above_its_capacity_and_nothing_left_that_fits
     assert max(loads) <= capacity
     left = {digest: cluster.sizes[digest] for digest in cluster.of(None)}
     assert all(size > capacity - min(loads) for size in left.values())
-    # And all of them say so.
+    # All instances report that these streams wait.
     assert all(cluster.heartbeat(instance) == left for instance in cluster.instances)
 
 
@@ -96,6 +96,6 @@ def test_a_stream_that_nobody_else_has_room_for_is_kept_beyond_the_share() -> No
     cluster = Cluster([9, 1, 1, 1], instances=2, capacity=10)
     cluster.owner["s000"] = "i0"
     cluster.settle()
-    # i0 has room for one more. The share is two each, and the fourth stream must not wait for that.
+    # i0 has room for one more trigger, and each share is two streams. Yet no stream may stay without an owner.
     assert cluster.of(None) == []
     assert cluster.load("i0") <= 10

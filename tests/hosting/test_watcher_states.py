@@ -33,7 +33,7 @@ class OfAQueue(Watching):
     """Reads a queue in memory."""
 
     brokers: ClassVar[dict[str, InMemoryBroker]] = {}
-    """By the name of the upstream."""
+    """The brokers, by the names of the upstreams."""
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -41,7 +41,7 @@ class OfAQueue(Watching):
 
 
 class Rejecting(OfAQueue):
-    """Rejects all that it is given. Its queue's lanes stand where the test says so."""
+    """Rejects all messages. The test reports through `reports` that a lane stands."""
 
     reports: ClassVar[list[ReportStanding]] = []
 
@@ -163,7 +163,7 @@ async def test_a_rejected_message_counts_once_however_often_it_comes(
 
             await eventually(is_told)
             await eventually(is_counted)
-        # As after an advance that did not reach the broker.
+        # Set the broker back, as if the advance had not reached it.
         broker.seek(0)
     async with database.reading() as session:
         rows = await list_parked(session)

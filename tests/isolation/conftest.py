@@ -38,7 +38,7 @@ def upstream(request: pytest.FixtureRequest) -> Upstream:
 
 @pytest.fixture
 def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
-    """To be entered. Its processes can import the tests; afterwards neither process nor thread may be left."""
+    """An isolation that the test enters. Its processes can import the tests, and none may be left at the end."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     yield Isolation(IsolationSettings(allowed_modules=(triggers.HERE,), grace=GRACE_S))
     assert isolated_processes() == []
@@ -99,7 +99,7 @@ async def settle() -> None:
 
 
 def is_here(placement: str, payload: Any) -> bool:
-    """Whether this was derived where it should be."""
+    """Return whether the filter that derived this payload ran at this placement."""
     return {
         "loop": payload["pid"] == os.getpid() and payload["thread"] == threading.get_ident(),
         "thread": payload["pid"] == os.getpid() and payload["thread"] != threading.get_ident(),

@@ -1,10 +1,10 @@
-"""Looks at processes."""
+"""Finds the processes of isolated triggers."""
 
 import psutil
 
 
 def isolated_processes(service: psutil.Process | None = None) -> list[psutil.Process]:
-    """Those of `service`, or of this process; also such as have ended and were not waited for."""
+    """Return the isolated triggers' processes that are children of `service` or of this process. Zombies count too."""
     found = []
     for child in (service or psutil.Process()).children():
         try:

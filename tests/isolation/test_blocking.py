@@ -75,7 +75,7 @@ def host(
 
 
 def obeying(isolation: Isolation, upstream: Upstream, notes: Path, where: str = "process") -> Any:
-    """A trigger that does what events tell it, isolated."""
+    """Return an isolated trigger that obeys the words in events."""
     return isolate_in(isolation, where)(Obeying, upstream=upstream.name, notes=str(notes))
 
 
@@ -108,7 +108,7 @@ async def test_siblings_go_on_while_one_blocks(
 async def test_on_the_services_loop_the_same_filter_stalls_its_sibling(
     upstream: Upstream, tmp_path: Path
 ) -> None:
-    """So that the test above tests something."""
+    """This shows that the test above would notice a stall."""
     seen = Seen()
     kwargs = {"upstream": upstream.name, "notes": str(tmp_path)}
     threading.Timer(0.6, (tmp_path / "go").touch).start()
@@ -128,7 +128,7 @@ async def test_on_the_services_loop_the_same_filter_stalls_its_sibling(
 async def test_each_event_is_told_at_once_though_the_next_one_blocks(
     placement: Placement, isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
-    """All three are handed over together; the filter never gives its loop a turn in between."""
+    """The filter gets three messages together, and never lets its loop run between them."""
     async with isolation, StreamHarness() as streams:
         one = await streams.add(obeying(isolation, upstream, tmp_path, placement))
         upstream.put((1, "1"), (2, "2"), (3, "block"))
@@ -170,7 +170,7 @@ async def test_a_blocked_thread_is_left_behind_shown_and_not_followed_by_another
             (blocked,) = watcher_threads()
             await until(lambda: upstream.outcomes() == {(1, "block"): (0, 1, 0)})
             (tmp_path / "go").touch()
-            # A start that finds the thread still blocked would fail what it is handed.
+            # Wait for a new thread. A start that finds the old thread still blocked would fail the next message.
             await until(lambda: set(watcher_threads()) - {blocked})
             upstream.put((2, "1"))
             await until(lambda: upstream.outcomes().get((2, "1")) == (1, 0, 0))
@@ -187,7 +187,7 @@ async def test_a_blocked_thread_is_left_behind_shown_and_not_followed_by_another
         (lambda process: process.kill(), "was killed by SIGKILL"),
         (lambda process: process.send_signal(signal.SIGSEGV), "was killed by SIGSEGV"),
         (lambda process: process.send_signal(40), "was killed by signal 40"),
-        # The end of that process must not end this one.
+        # The interrupt of the trigger's process must not end this process.
         (lambda process: process.send_signal(signal.SIGINT), "KeyboardInterrupt"),
         (None, "ended with exit code 3"),
     ],
@@ -206,7 +206,7 @@ async def test_a_process_that_dies_is_shown_and_started_again(
             if end is None:
                 upstream.put((2, "exit"))
             else:
-                end(first)  # while it awaits the stream
+                end(first)  # while the process awaits the stream
             await until(lambda: any(line["event"] == "trigger failed" for line in lines))
             errors = [line["error"] for line in lines if line["event"] == "trigger failed"]
         assert text in errors[0]
@@ -362,7 +362,7 @@ async def test_sys_exit_ends_the_trigger_and_nothing_else(
         assert "called sys.exit(4)" in str(one.error)
 
 
-# Which are isolated
+# Which triggers are isolated
 
 
 @pytest.mark.parametrize(

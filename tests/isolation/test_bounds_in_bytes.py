@@ -38,7 +38,7 @@ MIB = 1024 * 1024
 async def test_large_raw_events_are_sent_ahead_up_to_a_bound_in_bytes(
     isolation: Isolation, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 64 messages were sent ahead in one frame of any size: a frame beyond the channel's limit ended the service.
+    # The service once sent 64 messages ahead in a frame of any size. A frame above the channel's limit ended it.
     monkeypatch.setattr("triggerer.processes.ipc.MAX_FRAME_BYTES", 8 * MIB)
     sent: list[int] = []
     send = TriggerProcess.send
@@ -66,7 +66,7 @@ async def test_many_large_events_derive_from_one(
     async with isolation, StreamHarness() as streams:
         isolate = isolate_in(isolation, placement)
         one = await streams.add(isolate(Large, upstream=upstream.name, notes=str(tmp_path)))
-        # The second alone is larger than the bound.
+        # Each of the second message's events is larger than the bound.
         upstream.put((0, "x" * MIB, 40), (1, "x" * (MOST_BYTES_IN_TRANSIT + MIB), 3), (2, "x", 1))
         await until(lambda: len(upstream.advanced) == 3 or one.error)
         assert one.error is None
@@ -97,7 +97,7 @@ async def test_a_filter_waits_for_credit_when_many_bytes_are_in_transit() -> Non
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve)
         server.commands.put(Start(GeneratorMethod.RUN))
-        # Two have six MiB; the third exceeds the bound, and nothing follows it.
+        # Two events have 6 MiB. The third exceeds the bound, so no further event is derived.
         await until(lambda: len(derived()) == 3)
         await anyio.sleep(0.05)
         assert derived() == [0, 1, 2]

@@ -24,7 +24,7 @@ def values(view: HostedView) -> list[Any]:
 
 
 def sibling(upstream: Upstream, tmp_path: Path) -> Obeying:
-    """On the service's loop."""
+    """Return a trigger that runs on the service's loop, beside the isolated one."""
     return Obeying(upstream.name, str(tmp_path), "sibling")
 
 
@@ -35,7 +35,7 @@ async def test_events_are_derived_there_and_resolved_by_moving_on(
         one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         events = [(1, "1"), (2, "skip"), (3, "2"), (4, "0"), (5, "1")]
         upstream.put(*events)
-        # The last one too, although nothing follows: the filter has asked for the next.
+        # The last event is resolved too, although none follows it, because the filter has asked for the next event.
         await until(lambda: len(upstream.outcomes()) == 5)
         assert values(one) == [1, 3, 3, 5]
         assert [event.partition_key for event in one.events] == [f"key {n}" for n in values(one)]
@@ -64,7 +64,7 @@ async def test_an_event_is_resolved_when_all_that_derives_from_it_is_stored(
 async def test_a_derived_event_belongs_to_the_open_event(
     isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
-    """The store refuses what derives from one event: that one fails, although the filter was far ahead."""
+    """The store refuses the derived event of one message. Only this message fails, although the filter is far ahead."""
     async with isolation, StreamHarness(persistence="manual", ack_timeout=60) as streams:
         one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put(*((number, "1") for number in range(5)))
@@ -189,7 +189,7 @@ async def test_overflow_fails_the_one_that_is_behind(
         assert isinstance(one.error, SubscriberOverflow)
         assert values(beside) == list(range(10))
         assert upstream.outcomes()[0, "wait"] == (1, 1, 0)
-        await until(lambda: not one.member.is_absent)  # once it was cancelled and cleaned up
+        await until(lambda: not one.member.is_absent)  # its filter has started again
         upstream.put((10, "1"))
         await until(lambda: upstream.outcomes().get((10, "1")) == (1, 0, 0))
 
@@ -241,7 +241,7 @@ async def test_it_is_cleaned_up_once_and_where_it_ran(
     assert len(notes_of(tmp_path)) == 2
 
 
-# On the loop it asks and reads in one step.
+# On the loop a filter pulls in one step, so it cannot leave in between.
 @pytest.mark.parametrize("placement", ["thread", "process"], indirect=True)
 async def test_a_filter_that_leaves_as_it_pulls_is_cancelled_and_sees_no_end_of_its_stream(
     isolation: Isolation,

@@ -1,4 +1,4 @@
-"""Triggers that do what the events tell them; any process can import them, so that they can be isolated in one."""
+"""Triggers that obey the words in events. Any process can import them, so they can be isolated."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HERE = "tests.isolation.triggers"
 
 
 class Stubborn(Exception):
-    """Cannot be pickled."""
+    """An error that can be pickled, but not unpickled."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first + second)
 
 
 class Obeying(Acking):
-    """Yields each event `(number, word)` after it has done what the word says; leaves notes in a folder."""
+    """Obeys the word of each event `(number, word)`, then yields the number. With the word "2" it yields twice."""
 
     def __init__(self, upstream: str, notes: str, name: str = "one") -> None:
         super().__init__(upstream, name)
@@ -126,17 +126,17 @@ class Obeying(Acking):
 
 
 class Deaf(Obeying):
-    """Ignores all commands."""
+    """Ignores all words but numbers."""
 
     async def obey(self, word: str) -> str:
         return "yield"
 
 
 class OfALog(Obeying):
-    """Reads a log in memory, where the service runs."""
+    """Reads a log in memory. The producer runs in the service's process."""
 
     brokers: ClassVar[dict[str, InMemoryBroker]] = {}
-    """By the name of the upstream."""
+    """The brokers, by the names of the upstreams."""
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -148,7 +148,7 @@ class DeafOfALog(OfALog, Deaf):
 
 
 class Early(Obeying):
-    """Yields before it pulls."""
+    """Yields an event before it pulls the first message."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -159,7 +159,7 @@ class Early(Obeying):
 
 
 class Beside(Obeying):
-    """Reads in a task of its own, and yields while that awaits the stream."""
+    """Reads the stream in a second task. The filter yields events while the second task waits for the stream."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -201,7 +201,7 @@ class Unportable(Obeying):
 
 
 class MadeHereOnly(Obeying):
-    """Cannot be made in another process."""
+    """Raises if it is made in a process whose id is not in the file `pid`."""
 
     def __init__(self, upstream: str, notes: str, name: str = "one") -> None:
         super().__init__(upstream, notes, name)
@@ -221,7 +221,7 @@ class Large(Obeying):
 
 
 class Alone(BaseEventTrigger):
-    """Has no stream: yields the given values, then performs the given command."""
+    """A trigger without a stream. It yields `count` numbers, then raises, waits or ends, as `then` says."""
 
     def __init__(self, count: int, then: str = "wait") -> None:
         self.count = count
@@ -251,7 +251,7 @@ class YieldsAnOddKey(BaseEventTrigger):
 
 
 class WritesIntoItsChannel(BaseEventTrigger):
-    """Writes to every socket that its process has."""
+    """Writes `data` to every socket of its process, and so to the channel."""
 
     def __init__(self, data: str) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""What tests with a Spark session of their own have in common."""
+"""A fixture for all tests that open a Spark session in their own process."""
 
 import functools
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _sockets_of_pyspark_end_with_their_files() -> Iterator[None]:
-    """Close PySpark's sockets, which PySpark 4.1 leaves to the garbage collector. Warnings about ours stay errors."""
+    """Close PySpark's sockets, which PySpark 4.1 leaves to the garbage collector. So warnings can stay errors."""
     try:
         import pyspark.core.context
         import pyspark.util
     except ImportError:
-        # The tests' own fixtures say what that means.
+        # Without PySpark, the fixtures of the tests decide whether the tests are skipped or fail.
         yield
         return
 

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback, in a thread: it answers what a test tells it to, and notes what it was asked."""
+"""An HTTP server on loopback, in a thread. A test sets its answers, and reads the requests that it received."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 @dataclass(frozen=True)
 class Asked:
-    """A request."""
+    """A request that the server received."""
 
     path: str
     query: dict[str, list[str]]
@@ -35,14 +35,14 @@ class Reply:
 
 
 class Server:
-    """Answers with `document` as JSON and an ETag of it, unless `answer` says something else."""
+    """Sends `document` as JSON with its ETag, unless `answer` returns a reply. Records the requests in `asked`."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.url = f"http://{address[0]}:{address[1]}"
         self.document: Any = []
         self.has_etag = True
         self.date: str | None = None
-        """What it takes for the time; None: the machine's."""
+        """The text of the `Date` header; with None, the header has the machine's time."""
         self.answer: Callable[[Asked], Reply | None] = lambda _: None
         self.asked: list[Asked] = []
         self.statuses: list[int] = []
@@ -66,7 +66,7 @@ class Server:
 
 @contextmanager
 def serving(certificate: Path | None = None, key: Path | None = None) -> Iterator[Server]:
-    """A server that runs; with a certificate for localhost it speaks TLS."""
+    """Run a server while the block lasts. With a certificate for localhost, the server speaks TLS."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

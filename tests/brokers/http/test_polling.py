@@ -41,7 +41,7 @@ async def until(condition: Callable[[], bool], view: HostedView | None = None) -
 
 
 async def until_asked(server: Server, times: int = 2) -> None:
-    """Wait for this number of further answers: the earlier content has been polled then."""
+    """Wait for this number of further answers, so that the content before this call has been polled."""
     before = len(server.statuses)
     await until(lambda: len(server.statuses) >= before + times)
 
@@ -111,7 +111,7 @@ async def test_last_modified_is_sent_back_where_there_is_no_etag(
 async def test_a_last_modified_of_just_now_does_not_tell_contents_apart(
     server: Server, streams: StreamHarness, age_s: int, is_sent: bool
 ) -> None:
-    """The header has whole seconds: a second change within the second of the answer would be hidden."""
+    """A `Last-Modified` younger than a minute is not sent back. In whole seconds, it could hide a second change."""
     answered = datetime(2026, 11, 24, 10, tzinfo=UTC)
     stamp = format_datetime(answered - timedelta(seconds=age_s), usegmt=True)
     server.date = format_datetime(answered, usegmt=True)
@@ -224,7 +224,7 @@ async def test_all_pages_that_are_there_at_first_are_skipped(
 async def test_pages_that_are_skipped_may_be_many_and_the_server_may_ask_for_patience(
     server: Server, streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages after the hundredth fired as if they were new, and a 429 ended the stream."""
+    """Skipped pages after the hundredth once fired as if they were new, and a 429 between pages ended the stream."""
     monkeypatch.setattr("producers.http.producer.MOST_PAGES", 2)
     busy = [Reply(429, headers={"Retry-After": "0"})]
 
@@ -296,7 +296,7 @@ async def test_two_siblings_share_each_request_and_filter_for_themselves(
 
 
 class FailsOnce(HttpPollTrigger):
-    """Fails the item 2 at its first delivery."""
+    """Raises at the first delivery of item 2."""
 
     async def filter_shared_stream(self, shared_stream: Any) -> Any:
         async for message in shared_stream:
@@ -381,7 +381,7 @@ async def test_what_is_no_answer_ends_the_stream_with_the_reason(
 async def test_a_server_that_has_nothing_for_now_has_an_empty_list(
     server: Server, streams: StreamHarness, nothing: Reply
 ) -> None:
-    """It was no JSON, or no list: its watchers were failing."""
+    """An answer without content, or with `null`, once made the watchers fail."""
     replies = [nothing, nothing]
     server.answer = lambda _: replies.pop() if replies else None
     server.document = [{"id": 1}]
@@ -404,7 +404,7 @@ async def test_a_url_that_has_no_content_for_now_fires_nothing(
 async def test_a_cursor_that_the_server_knows_no_more_is_named(
     server: Server, streams: StreamHarness
 ) -> None:
-    """ "Check the URL" sends the operator to the wrong place."""
+    """The error of an unknown cursor must not say "check the URL", because the URL is right."""
     server.document = {"items": [{"id": 1}], "next": "t0k3n"}
     server.answer = lambda asked: Reply(410) if "after" in asked.query else None
     cursor = {"path": "next", "param": "after"}
@@ -446,7 +446,7 @@ async def test_a_proxy_that_cannot_be_used_is_named(
     kind: type[Exception],
     said: str,
 ) -> None:
-    """It was "reachable from here", or an error of the client library's."""
+    """The error once asked whether the server is reachable, or was an exception of the client library."""
     monkeypatch.setenv("HTTP_PROXY", proxy)
     error = await error_of(streams, HttpPollTrigger("http://shop.example/orders"))
     assert type(error) is kind
@@ -474,7 +474,7 @@ async def test_a_redirect_is_followed(server: Server, streams: StreamHarness) ->
 async def test_keys_of_more_than_64_bits_are_told_apart(
     server: Server, streams: StreamHarness
 ) -> None:
-    """Both become the same floating-point number; the second was taken for the first."""
+    """As floating-point numbers the two long keys are equal. The second item was once taken for the first."""
     first = 123456789012345678901234567890
     server.document = [{"id": first}, {"id": first + 1}, {"id": 1.5}, {"id": 7}]
     view = await streams.add(polling(server, items="@value", item_key="id"))

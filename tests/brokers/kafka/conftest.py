@@ -1,4 +1,4 @@
-"""A topic with messages, and who reads it."""
+"""A topic with messages, and a producer that reads the topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.services.kafka import KafkaServer
 
 @pytest.fixture
 def topic(kafka_server: KafkaServer) -> str:
-    """Ten messages, in two batches. Modules that want another have a fixture of this name."""
+    """The name of a topic with ten messages, in two batches. Modules that need another topic override this fixture."""
     name = f"t-{uuid.uuid4().hex[:10]}"
     kafka_server.create_topic(name)
     kafka_server.produce(name, [*"abcde"])
@@ -23,5 +23,5 @@ def topic(kafka_server: KafkaServer) -> str:
 
 @pytest.fixture
 def producer(kafka_server: KafkaServer, topic: str) -> KafkaSharedStreamProducer:
-    """A producer on that topic, whose group has the topic's name."""
+    """A producer that reads the topic, in a consumer group with the topic's name."""
     return producer_on(kafka_server.bootstrap_servers, topic, topic)

@@ -1,4 +1,4 @@
-"""A tiny runtime: pulls a producer's stream, resolves what comes as the test says, and advances lane by lane."""
+"""A tiny runtime. It pulls a producer's stream, resolves messages as the test says, and advances lane by lane."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def everything(_: KafkaMessage) -> AdvanceOutcome:
 
 
 class Driver:
-    """What came, in order. `resolve` may answer None: the message stays unresolved, and its lane waits."""
+    """Keeps the messages in their order. If `resolve` returns None, the message stays unresolved and its lane waits."""
 
     def __init__(self, producer: KafkaSharedStreamProducer, resolve: Resolve) -> None:
         self.producer = producer
@@ -52,7 +52,7 @@ class Driver:
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something happened that makes the condition true; an error of the stream is raised."""
+        """Wait until the condition is true. If the stream fails before, raise its error."""
         with anyio.fail_after(TIMEOUT_S):
             while not condition():
                 if self.error is not None:
@@ -98,7 +98,7 @@ class Driver:
             tg.start_soon(self._advance, lane)
 
     async def _advance(self, lane: Any) -> None:
-        """Advance what is resolved at the front of the lane, as long as there is something."""
+        """Advance the resolved messages at the head of the lane, until none is left or the first is unresolved."""
         try:
             while True:
                 batch = []
@@ -120,7 +120,7 @@ class Driver:
             self._lanes_advancing.discard(lane)
 
     async def advance_waiting(self) -> None:
-        """Look again at what `resolve` left open."""
+        """Call `resolve` again for the messages that it left unresolved, and advance the lanes."""
         async with anyio.create_task_group() as tg:
             for lane in list(self._lanes):
                 self.go_on(tg, lane)

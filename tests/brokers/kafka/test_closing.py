@@ -1,4 +1,4 @@
-"""A member that is closed while the group makes up its mind does not wait for that, and nobody waits for it."""
+"""A member that is closed during a rebalance does not wait for the group, and the group does not wait for it."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ def topic(kafka_server: KafkaServer) -> str:
 async def keeping_the_group(
     server: KafkaServer, topic: str, **settings: Any
 ) -> AsyncIterator[Driver]:
-    """A member that has messages in flight: when another one joins, the group waits for it."""
+    """Run a member with messages in flight. When another member joins, the group waits for this one."""
 
     def nothing(_: KafkaMessage) -> AdvanceOutcome | None:
         return None
@@ -51,15 +51,15 @@ def _connections(server: KafkaServer) -> int:
 
 
 async def _is_drained(member: Driver) -> None:
-    """Until the group asks it for its partitions: the broker keeps the request of another one to join."""
+    """Wait until the group asks the member for its partitions. The other member's request to join is then waiting."""
     with anyio.fail_after(10):
-        while not any(message.lane.draining for message in member.seen):  # noqa: ASYNC110 (the producer tells nobody)
+        while not any(message.lane.draining for message in member.seen):  # noqa: ASYNC110 (it sends no notice)
             await anyio.sleep(0.01)
 
 
 @pytest.fixture
 def cut_off(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The consumers that did not leave by themselves within the seconds that they have for it."""
+    """The consumers that were aborted, because they did not leave the group in time."""
     consumers: list[Any] = []
     abort = connecting.abort_consumer
 
@@ -91,7 +91,7 @@ async def test_the_group_does_not_wait_for_one_that_was_closed_while_it_joined(
 ) -> None:
     async with keeping_the_group(kafka_server, topic) as member:
         servers = kafka_server.bootstrap_servers
-        # Its session would last for as long as the test waits for anything.
+        # If this member did not leave the group, its session would outlast every timeout of the test.
         joins = producer_on(servers, topic, topic, session_timeout_ms=40_000)
         async with driving(joins):
             await _is_drained(member)
@@ -135,7 +135,7 @@ async def test_a_member_that_is_closed_while_it_joins_once_more_does_not_wait_fo
                 await _is_drained(stays)
                 with anyio.fail_after(10):
                     # The stream that stays cannot join yet, so the second client belongs to the stream that leaves.
-                    while len(joining) < 2:  # noqa: ASYNC110 (nor does the client)
+                    while len(joining) < 2:  # noqa: ASYNC110 (the client sends no notice)
                         await anyio.sleep(0.01)
                 await leaves.producer.aclose()
                 assert cut_off == []
@@ -149,7 +149,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
     cut_off: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Close just after a number of requests: for metadata, to find, join and sync the group, and more."""
+    """Close the member as it sends one of its first twelve requests, such as the request to join the group."""
     servers = kafka_server.bootstrap_servers
     sent: list[str] = []
     is_time = anyio.Event()
@@ -168,7 +168,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
             await is_time.wait()
     assert cut_off == []
     assert _connections(kafka_server) == 0
-    # The first member may have advanced some; the group does not wait for it.
+    # The first member may have advanced some messages. The group must not wait for the end of its session.
     async with driving(producer_on(servers, topic, topic), everything) as after:
         with anyio.fail_after(10):
             await after.until(lambda: {*driver.values, *after.values} == {"a", "b", "c"})

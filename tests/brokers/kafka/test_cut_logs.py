@@ -27,7 +27,7 @@ async def test_what_is_written_at_offsets_that_were_read_before_is_read_and_noth
     async with driving(producer_on(kafka_server.bootstrap_servers, topic, topic)) as driver:
         await driver.settled(10)
         await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
-        # More than were lost: the position that the stream had is within the log.
+        # Write more messages than were lost, so that the stream's old position is within the log again.
         kafka_server.produce(topic, [*"tuvwxyz"])
         await driver.until(lambda: "z" in driver.values)
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 12})
@@ -74,7 +74,7 @@ async def test_a_position_beyond_the_end_of_which_nothing_more_is_known_goes_to_
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, group_id=topic, enable_auto_commit=False)
     await consumer.start()
     consumer.assign([place])
-    # As a release before wrote it, or another program.
+    # Store no text with the position, like an older release or another program.
     await consumer.commit({place: (12, "")})
     await consumer.stop()
     driver = await read(kafka_server, topic, 10)
@@ -84,12 +84,12 @@ async def test_a_position_beyond_the_end_of_which_nothing_more_is_known_goes_to_
 
 async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110  (a broker tells nobody)
+        while not condition():  # noqa: ASYNC110  (a broker sends no notice)
             await anyio.sleep(0.05)
 
 
 class Watching(BaseEventTrigger):
-    """Derives an event of every message. One that is sick fails with a "c"."""
+    """Derives an event from each message. The watcher "sick" raises at "c" while `is_sick` is true."""
 
     producer: ClassVar[KafkaSharedStreamProducer]
     is_sick: ClassVar[bool]
@@ -117,8 +117,8 @@ class Watching(BaseEventTrigger):
             yield TriggerEvent(value)
 
 
-# aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it. Collect garbage
-# here, so that no other test reports it.
+# If connecting is cancelled, aiokafka 0.14 drops the connection without closing it. Collect garbage here, so that no
+# other test reports the connection.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )
@@ -142,7 +142,7 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     Watching.is_sick = True
     sink, place = Sink(), TopicPartition(topic, 0)
     since = [f"{number}" for number in range(5, 40)]
-    # However often it fails with its message meanwhile, that is not set aside.
+    # With this limit the message "c" is not parked, however often the sick watcher fails at it.
     async with Manager(context(sink, max_deliveries=10**6)) as manager:
         manager.add(specs())
         await until(lambda: is_committed(10))
@@ -158,7 +158,7 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     assert sink.derived(1) == [*"abcde", *since]
     assert sink.derived(2) == [*"abcdefghijklmnopqrst", *since]
 
-    # After a restart its place does not tell what was known, and is read from before the partition is assigned.
+    # After a restart, the stored position 20 does not show the cut at 5. It is read before the partition is assigned.
     Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     topic_id, _ = (await Watching.producer.find_positions(None))[place]
     row = LanePosition(1, encode_lane(place) or "", [topic_id, 20], datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""The delivery limit, and the topic where messages go that reached it."""
+"""The delivery limit, and the topic that receives the dead letters."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -106,7 +106,7 @@ async def test_deliveries_are_counted_across_restarts(
         async with driving(producer, bad_fails) as driver:
             await driver.until(lambda: any(m.value == b"bad" for m in driver.advanced))
             deliveries += driver.values.count("bad")
-    # The delay is random and may have been short: only the sum over all restarts counts.
+    # The random delay may have been short, so one producer can have had "bad" twice. Only the sum is certain.
     async with driving(producer_on(servers, topic, topic, max_deliveries=4), bad_fails) as driver:
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 2})
         deliveries += driver.values.count("bad")
@@ -198,10 +198,10 @@ async def test_without_a_dead_letter_topic_the_runtime_is_to_set_it_aside(
         await driver.settled(2)
         assert not producer.dead_letters_rejected(driver.seen[0])
         assert driver.values == ["bad", "c"]
-        # The topic may be created later: nothing needs a restart.
+        # An operator may create the topic later, without a restart of the service.
         kafka_server.create_topic(f"{topic}.dead-letter")
         with anyio.fail_after(20):
-            while not producer.dead_letters_rejected(driver.seen[0]):  # noqa: ASYNC110  (the broker tells nobody)
+            while not producer.dead_letters_rejected(driver.seen[0]):  # noqa: ASYNC110  (the broker sends no notice)
                 await anyio.sleep(0.2)
 
 
@@ -216,12 +216,12 @@ async def test_a_missing_dead_letter_topic_is_known_before_the_first_dead_letter
         await driver.count(1)
         assert not producer.dead_letters_rejected(driver.seen[0])
         assert f"there is no topic {topic}.dead-letter for dead letters" in caplog.text
-        # So is the one of a topic that the pattern finds later.
+        # The producer also looks for the dead-letter topic of each topic that the pattern finds later.
         kafka_server.create_topic(f"{topic}-later")
         kafka_server.produce(f"{topic}-later", ["b"])
         await driver.count(2)
         with anyio.fail_after(20):
-            while producer.dead_letters_rejected(driver.seen[1]):  # noqa: ASYNC110  (the producer tells nobody)
+            while producer.dead_letters_rejected(driver.seen[1]):  # noqa: ASYNC110  (the producer sends no notice)
                 await anyio.sleep(0.2)
 
 

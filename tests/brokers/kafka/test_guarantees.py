@@ -57,7 +57,7 @@ async def test_a_compacted_topic_is_warned_of(
     kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"t-{uuid.uuid4().hex[:10]}"
-    # A topic that is compacted and never deletes has no retention.
+    # A compacted topic that never deletes ignores `retention.ms`, so this value must cause no warning.
     kafka_server.create_topic(name, cleanup_policy="compact", retention_ms="1000")
     found = await promised(monkeypatch, kafka_server.bootstrap_servers, name)
     assert found.guarantee is Guarantee.EFFECTIVELY_ONCE
@@ -83,7 +83,7 @@ async def test_a_topic_of_dead_letters_that_will_not_be_there_is_warned_of(
 
 
 class BeforeTopicIds(DescribeTopicsRequest):
-    """As with an old broker, which does not know the version that tells ids: the client raises just this."""
+    """Raises the client's error for an old broker, which has no version of this request with topic ids."""
 
     def prepare(self, versions: Any) -> Any:
         raise NotImplementedError
@@ -113,7 +113,7 @@ async def test_each_topic_that_a_pattern_matches_now_is_looked_at(
     kafka_server.create_topic(f"{prefix}-b", retention_ms="60000")
     kafka_server.create_topic(f"{prefix}-c", cleanup_policy="compact")
     kafka_server.create_topic(f"other-{prefix}", retention_ms="1000")
-    # The topic of dead letters is left out, as in reading.
+    # A dead-letter topic does not count as a topic of the pattern. A stream does not read it either.
     kafka_server.create_topic(f"{prefix}-a.dead-letter", retention_ms="1000")
     found = await promised(monkeypatch, kafka_server.bootstrap_servers, pattern)
     assert found.guarantee is Guarantee.EFFECTIVELY_ONCE

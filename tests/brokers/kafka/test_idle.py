@@ -1,4 +1,4 @@
-"""How seldom a stream asks to which nothing comes, and what that does not delay; on a real Apache Kafka."""
+"""An idle stream fetches rarely, and this delays no message and no other request; on a real Apache Kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.brokers.kafka.driving import ACKED, FAILED, Driver, driving, producer
 from tests.services.kafka import KafkaServer
 
 USUAL_MS, IDLE_MS = 500, 1_500
-"""By the settings of `producer_on`."""
+"""The usual and the idle wait of a fetch, which follow from the settings of `producer_on`."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def topic(kafka_server: KafkaServer) -> str:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How long each fetch may wait, in ms. A stream is idle after half a second."""
+    """The wait, in ms, that each fetch asked for. In these tests a stream is idle after half a second."""
     monkeypatch.setattr(assignment, "_IDLE_AFTER_S", 0.5)
     found: list[int] = []
     fetch_wait_ms = Assignment.fetch_wait_ms
@@ -44,7 +44,7 @@ async def _until_idle(driver: Driver, waits: list[int]) -> None:
     while IDLE_MS not in waits:
         assert driver.error is None
         await asyncio.sleep(0.02)
-    # The fetch is on its way.
+    # Give the fetch time to reach the broker.
     await asyncio.sleep(0.1)
 
 
@@ -67,11 +67,11 @@ async def test_an_idle_stream_asks_seldom_and_gets_a_message_and_its_redelivery_
         await driver.settled(2)
         took = time.monotonic() - began
         assert driver.values == ["a", "a"]
-        assert took < 1.2, "the other partition has nothing, and is fetched meanwhile"
+        assert took < 1.2, "the fetch of the empty partition delayed the message"
         assert set(waits) <= {50, USUAL_MS}
         await _until_idle(driver, waits)
         waits.clear()
-        # The time that is measured.
+        # In this time an idle stream makes only three fetches.
         await asyncio.sleep(4)
         assert len(waits) <= 3
 

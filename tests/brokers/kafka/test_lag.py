@@ -49,7 +49,7 @@ async def test_it_is_the_end_less_what_the_group_has_committed(
     settings = settings_for(servers)
     async with driving(producer_on(servers, topic, topic)) as driver:
         await driver.settled(7)
-        # While the group has a member, which notices nothing.
+        # The group has a member during this measurement, which must not disturb it.
         assert (await measure_lag(settings, [topic], topic, "earliest")).messages == 0
         kafka_server.produce(topic, ["h"], partition=1)
         await driver.settled(8)

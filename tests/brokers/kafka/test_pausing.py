@@ -1,4 +1,4 @@
-"""Partitions that pause alone, on a real Apache Kafka."""
+"""One partition pauses while the other partitions are read, on a real Apache Kafka."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def topic(kafka_server: KafkaServer) -> str:
 
 async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110  (a broker tells nobody)
+        while not condition():  # noqa: ASYNC110  (a broker sends no notice)
             await anyio.sleep(0.05)
 
 
 class Watching(BaseEventTrigger):
-    """Derives an event of every message."""
+    """Derives an event from each message."""
 
     producer: ClassVar[KafkaSharedStreamProducer]
     seen: ClassVar[dict[int, list[str]]]
@@ -61,7 +61,7 @@ class Watching(BaseEventTrigger):
 
 
 class LagsForOnePartition:
-    """A store that confirms at once, save for events of partition 0."""
+    """A store that confirms events at once. Until `catch_up`, it leaves events of partition 0 unconfirmed."""
 
     def __init__(self) -> None:
         self.waiting: list[PendingEvent] = []
@@ -106,7 +106,7 @@ async def test_a_partition_at_its_bound_pauses_alone_and_its_member_stays_in_the
         (hosted,) = manager.add([TriggerSpec("one", Watching, {}, source)])
         await until(lambda: all(len(Watching.seen.get(part, ())) == COUNT for part in (1, 2)))
         lane = producer.lanes[TopicPartition(topic, 0)]
-        # Longer than the session lasts without heartbeats.
+        # Without heartbeats, the session would end in this time.
         await anyio.sleep(7.0)
         assert producer.lanes[TopicPartition(topic, 0)] is lane
         assert kafka_server.group_members(topic) == 1
@@ -133,13 +133,11 @@ async def test_a_partition_that_went_and_came_back_is_not_left_paused(
         for partition in owned(one):
             await one.producer.pause_lane(partition)
         kafka_server.produce(topic, ["a"], partition=0)
-        await anyio.sleep(
-            1.0
-        )  # time in which a partition that is not paused delivers it many times over
+        await anyio.sleep(1.0)  # a partition that is not paused delivers the message much sooner
         assert one.seen == []
         async with driving(producer_on(servers, topic, topic)) as two:
             await until(lambda: bool(owned(two)) and len(owned(one) | owned(two)) == PARTITIONS)
-            # The member that has the partition now reads it.
+            # The member that now has partition 0 reads the message.
             await until(lambda: len(one.seen) + len(two.seen) == 1)
         await until(lambda: len(owned(one)) == PARTITIONS)
         for partition in range(PARTITIONS):

@@ -1,4 +1,4 @@
-"""From where a stream reads, and what it commits."""
+"""Where a stream begins to read, and what it commits."""
 
 import base64
 import json
@@ -155,7 +155,7 @@ async def test_a_message_that_recovers_is_followed_by_the_rest_once(
     producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer, resolve) as driver:  # type: ignore[arg-type]
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 3})
-    # "c" comes behind the first two tries; from then on "shaky" is tried alone, and "c" comes when its turn has come.
+    # "c" follows each of the first two deliveries of "shaky". Then "shaky" comes alone until it succeeds.
     assert driver.values[:1] == ["a"]
     assert driver.values.count("shaky") == 4
     assert driver.values.count("c") == 3
@@ -248,7 +248,7 @@ async def test_a_topic_recreated_under_a_running_stream_ends_it_and_the_next_one
         await first.settled(2)
         kafka_server.delete_topic(topic)
         kafka_server.create_topic(topic)
-        # More than the old topic held: the new one has messages at the positions that the stream waits for.
+        # Write more messages than the old topic had, so that the new topic has one at the stream's next offset.
         write(kafka_server, topic, *"uvwxyz")
         error = await first.until_failed()
     assert "deleted and created again" in str(error) or "no topic" in str(error)

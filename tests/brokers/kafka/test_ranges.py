@@ -31,7 +31,7 @@ class Watching:
         self.extras: list[dict[str, Any]] = []
 
     async def look(self, **arguments: Any) -> list[tuple[int, int, int]]:
-        """Start it, let it look at least twice, and stop it; return what was new."""
+        """Run the watcher with these arguments until no further event comes; return the new ranges, sorted."""
         async with StreamHarness() as streams:
             if self.bookmark is not None:
                 streams.bookmarks[1] = self.bookmark

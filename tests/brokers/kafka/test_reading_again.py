@@ -1,4 +1,4 @@
-"""Reading a partition again, beside the stream and from any position."""
+"""Reading a partition again from any position, while the stream continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 
 class Reading:
-    """One reading, message by message."""
+    """Reads partition 0 of a topic from one position, message by message."""
 
     def __init__(
         self, producer: KafkaSharedStreamProducer, topic: str, position: list[object]
@@ -43,7 +43,7 @@ class Reading:
             return [(await anext(self.messages))[0] for _ in range(count)]
 
     async def passed(self, offset: int) -> None:
-        """Return once nothing is left before this offset; a message before is an error."""
+        """Wait until the producer reports that it has passed this offset. A message before that is an error."""
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_none)
@@ -99,7 +99,7 @@ async def test_retention_that_overtakes_a_reader_is_counted_too(
         kafka_server.produce(topic, [*"klm"])
         await anyio.to_thread.run_sync(lambda: kafka_server.delete_records(topic, 0, before=13))
         kafka_server.produce(topic, ["n"])
-        # Messages that the client has fetched already are delivered anyway.
+        # The client may still deliver deleted messages that it had fetched before.
         assert (await reading.text(1)) in "kn"
     assert await read_text(producer, topic, [None, 10], 1) == "n"
     assert any("up to 3 messages were deleted" in message for message in caplog.messages)
@@ -143,12 +143,11 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
             kafka_server.produce(topic, [*"tuvwxyz"])
             with pytest.raises(BrokerUnavailable):
                 await reading.text(1)
-        # Where it stood, ten messages had been read: five of them are others now.
+        # This is the position of the tenth message. The offsets from 5 on now belong to other messages.
         position = producer.get_position(driver.seen[9])
         for offset in (2, 7, 10):
             async with read(producer, topic, [position[0], offset]) as reading:
-                # Before the group knows the cut, the new messages would have the keys of lost ones, and other keys
-                # later.
+                # Until the group knows of the cut, reading is refused: new messages would get the keys of lost ones.
                 with pytest.raises(BrokerUnavailable, match="was cut before"):
                     await reading.text(1)
         await producer.resume()
@@ -158,7 +157,7 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         assert [message.offset for message in again] == [*range(5, 12)]
         keys = [producer.get_idempotency_key(message) for message in again]
         assert keys == driver.keys[10:]
-        # A reader that has passed the cut does not begin there each time.
+        # Reading from a position after the cut continues at this position, not at the cut.
         position = producer.get_position(again[3])
         assert await read_text(producer, topic, position, 4) == "wxyz"
 
@@ -176,7 +175,7 @@ async def test_gaps_that_transactions_leave_are_passed(
     for offset in (10, 11, 12, 13, 14):
         expected = "kl" if offset == 10 else "l"
         assert await read_text(producer, topic, [None, offset], len(expected)) == expected
-    # The log ends with the mark of the last commit.
+    # The log ends with the marker of the last transaction.
     async with read(producer, topic, [None, 14]) as reading:
         assert await reading.text(1) == "l"
         await reading.passed(16)
@@ -199,7 +198,7 @@ async def test_positions_are_found_by_the_messages_times(
         times = [datetime.fromtimestamp(message.timestamp / 1000, UTC) for message in driver.seen]
     place = TopicPartition(topic, 0)
     found = (await producer.find_positions(times[5]))[place]
-    # Messages of one millisecond have one time.
+    # Several messages may have the same time, because times have whole milliseconds.
     assert found[1] == next(n for n, time in enumerate(times) if time >= times[5])
 
 
@@ -214,7 +213,7 @@ async def test_a_time_before_all_times_is_that_of_the_earliest_message(
 async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
     kafka_server: KafkaServer,
 ) -> None:
-    """Microseconds, taken for milliseconds."""
+    """A writer gave its time in microseconds, which Kafka takes for milliseconds."""
     topic = f"t-{uuid.uuid4().hex[:10]}"
     kafka_server.create_topic(topic, message_timestamp_after_max_ms=str(2**63 - 1))
     async with AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers) as writer:
@@ -232,7 +231,8 @@ async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each slice of a lane is a reading of its own: one that is tried again after a while costs as much as the slice.
+    # Each slice of a lane is read by a new client. If its first request had to be repeated, the pause before that
+    # would cost as much as the slice. Here the pause is an hour.
     arguments = KafkaSettings.reading_arguments
     monkeypatch.setattr(
         KafkaSettings,
@@ -260,8 +260,8 @@ async def test_a_message_that_was_kept_is_what_it_was(
             assert key(loaded) == key(message)
 
 
-# aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it. Collect garbage
-# here, so that no other test reports it.
+# If connecting is cancelled, aiokafka 0.14 drops the connection without closing it. Collect garbage here, so that no
+# other test reports the connection.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )

@@ -41,7 +41,7 @@ def lanes(driver: Driver) -> Mapping[TopicPartition, LaneInFlight]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Look again and again: the broker tells nobody what a group's state becomes."""
+    """Check the condition again and again, because the broker does not announce changes of a group."""
     with anyio.fail_after(30):
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.05)
@@ -79,7 +79,7 @@ async def test_members_come_and_go_with_work_in_flight_and_everything_is_deliver
     keys = Counter(one.keys) + Counter(two.keys)
     assert set(kafka_server.end_offsets(topic).values()) == {written}
     assert len(keys) == PARTITIONS * written
-    # Messages in flight get time to be advanced before partitions move, so that few come twice.
+    # Before partitions move, there is time to advance messages in flight. So only few messages come twice.
     assert keys.total() - len(keys) < PARTITIONS * 100
 
 
@@ -136,14 +136,14 @@ async def test_a_commit_under_a_membership_that_is_over_is_no_success(
         await one.count(PARTITIONS * 10)
         lane = one.seen[0].lane
         coordinator = one.producer._consumer._coordinator  # type: ignore[union-attr]
-        # The state after a lost session that the client has not noticed: aiokafka's own commit would have the
-        # generation -1, which a group without members accepts from anybody.
+        # Make the state after a lost session that the client has not noticed. aiokafka's own commit would carry the
+        # generation -1, which a group without members always accepts.
         await coordinator._maybe_leave_group()
         mine = [AdvanceItem(m, ACKED) for m in one.seen if m.lane is lane]
         await one.producer.advance(mine)
         assert lane.closed
         assert kafka_server.committed_offsets(topic, topic)[lane.partition.partition] == 0
-        # It joins again, and what was not committed comes again.
+        # The member joins again, and receives the uncommitted messages again.
         await one.count(PARTITIONS * 20)
 
 
@@ -155,7 +155,7 @@ async def test_a_paused_stream_delivers_nothing_and_stays_a_member(
         await until(lambda: len(lanes(driver)) > 0)
         await driver.producer.pause()
         fill(kafka_server, topic, 5)
-        await anyio.sleep(1.0)  # time in which an unpaused stream delivers them many times over
+        await anyio.sleep(1.0)  # an unpaused stream delivers them much sooner
         assert driver.seen == []
         assert kafka_server.group_members(topic) == 1
         await driver.producer.resume()

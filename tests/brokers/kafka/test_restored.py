@@ -1,4 +1,4 @@
-"""A restored database is older than the positions at the broker: it is noticed, and no message is skipped."""
+"""The service notices that a restored database is older than the broker's positions, and skips no message."""
 
 from __future__ import annotations
 
@@ -140,7 +140,10 @@ class Scene:
         await eventually(is_marked)
 
     async def lose_half(self) -> datetime:
-        """Restore the state after half of the messages, when the broker's positions are after all of them."""
+        """Restore a backup made after half of the messages, and return its time.
+
+        The broker's positions are after all messages.
+        """
         await self.declare()
         async with self.serving() as database:
             self.produce(_HALF)
@@ -205,7 +208,7 @@ async def test_positions_that_an_operator_sets_again_are_accepted(scene: Scene) 
     await scene.lose_half()
     async with scene.serving() as database:
         await scene.until_refused(database)
-    # As `kafka-consumer-groups --reset-offsets --to-current` does: it stores no text with the positions.
+    # Like `kafka-consumer-groups --reset-offsets --to-current`, this stores no text with the positions.
     await set_offsets(scene, scene.kafka.committed_offsets(scene.group, scene.topic))
     async with scene.serving() as database:
         scene.produce(10)

@@ -70,7 +70,7 @@ def client(
     apicurio: ApicurioServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SchemaRegistryClient]:
     connections = {"kafka": {"schema_registry_url": apicurio.url}}
-    # Undone afterwards: no other connection exists while it is installed.
+    # Until the end of the test, the only connection is "kafka".
     monkeypatch.setattr(abc, "_resolve_connection", connections.__getitem__)
     with SchemaRegistryClient({"url": apicurio.url, "timeout": 20}) as client:
         yield client
@@ -96,7 +96,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 async def read(decode: str, *values: bytes) -> list[Any]:
-    """Return the values in a watcher's events."""
+    """Return the values in the events that a watcher makes from these messages."""
 
     async def stream() -> AsyncIterator[BrokerMessage]:
         for value in values:
@@ -170,7 +170,8 @@ async def test_protobuf_that_confluents_client_wrote_is_read(
 async def test_protobuf_whose_schema_was_registered_as_text_is_read(
     client: SchemaRegistryClient, shop: ModuleType
 ) -> None:
-    # In an empty registry, Apicurio (3.3) returns neither text nor base64 for a schema with a reference.
+    # Register another schema first. In an empty registry, Apicurio (3.3) returns neither text nor base64 for a schema
+    # with a reference.
     serialize: Callable[..., bytes] = ProtobufSerializer(
         shop.Order, client, {"use.deprecated.format": False}
     )
@@ -180,7 +181,7 @@ async def test_protobuf_whose_schema_was_registered_as_text_is_read(
     schema_id = client.register_schema("text-value", Schema(ORDER_PROTO, "PROTOBUF", [reference]))
     order, line = shop.Order(id=7), shop.Order.Line(sku="b")
     order.total.cents = 5
-    # Message 1 of the file; message 0 of message 1.
+    # The bytes before each value name its type: message 1 of the file, and message 0 within message 1.
     assert await read(
         "protobuf",
         framed(schema_id, b"\x02\x02" + order.SerializeToString()),

@@ -20,13 +20,13 @@ from tests.services.http_answers import JsonHandler
 from tests.services.kafka_secure import STRANGER, SecureKafka, make_token, open_secure_kafka
 from triggerer.errors import BrokerError, BrokerRefused
 
-# aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it.
+# If connecting is cancelled, aiokafka 0.14 drops the connection without closing it.
 pytestmark = pytest.mark.filterwarnings("ignore:(?i)unclosed:ResourceWarning")
 
 
 @pytest.fixture(autouse=True)
 def _collected_here() -> Iterator[None]:
-    """Collect garbage here, so that no other test reports it."""
+    """Collect garbage here, so that no other test reports an unclosed connection."""
     yield
     gc.collect()
 
@@ -90,7 +90,7 @@ async def test_a_user_without_rights_is_told_which_ones_are_needed(
 async def test_one_topic_of_a_pattern_that_may_only_be_looked_at_is_named(
     secure_kafka: SecureKafka,
 ) -> None:
-    """It was `unhandled errors in a TaskGroup`, as if the brokers were away, without a word on what to do."""
+    """The error once was `unhandled errors in a TaskGroup`, as if the brokers were away, and gave no advice."""
     prefix = f"p-{uuid.uuid4().hex[:6]}"
     for name in ("open", "closed"):
         secure_kafka.create_topic(f"{prefix}-{name}")
@@ -140,7 +140,7 @@ async def test_a_configured_token_is_shown_and_one_that_is_over_is_refused(
 
 
 class TokenEndpoint:
-    """Counts who asks. `answers` with a status replaces the token."""
+    """An endpoint that gives out tokens, and records the login and the form of each request."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, list[str]]]] = []
@@ -187,7 +187,7 @@ async def test_tokens_come_from_an_endpoint_and_each_serves_as_long_as_it_lives(
     login, form = endpoint.asked[0]
     assert login == "the%20client:s3%3Acret"
     assert form == {"grant_type": ["client_credentials"], "scope": ["kafka"]}
-    # One for the group's consumer, and one for the reader beside it.
+    # The group's consumer asked for one token, and the reader outside of the group for another.
     assert len(endpoint.asked) == 2
 
 

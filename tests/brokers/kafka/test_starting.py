@@ -1,4 +1,4 @@
-"""Where a stream begins: at a time, at offsets, in topics that a pattern finds; where it goes on after retention."""
+"""Where a stream begins: at a time, at offsets, or in the topics of a pattern. Where it continues after an expiry."""
 
 import logging
 import re
@@ -43,7 +43,7 @@ async def test_a_stream_starts_at_a_time_where_nothing_is_committed(
         await driver.count(2)
         assert driver.values == ["d", "e"]
         await wait_for_commit(kafka_server, topic, 5)
-    # The commit holds from then on.
+    # From now on, the committed position decides, not `start`.
     kafka_server.produce(topic, ["f"])
     async with driving(producer_on(servers, topic, topic, start="2026-11-22T06:00Z")) as driver:
         await driver.count(1)

@@ -76,7 +76,7 @@ async def test_nothing_is_committed_before_its_events_are_durable(
     async with StreamHarness(persistence="manual") as streams:
         one = await streams.add(KafkaEventTrigger(topic))
         await until(lambda: len(one.unpersisted) == 2)
-        await anyio.sleep(0.2)  # time in which a commit would be made
+        await anyio.sleep(0.2)  # a commit that comes too early would come in this time
         assert kafka_server.committed_offsets(group, topic)[0] == 0
         await streams.persist(1)
         await until(lambda: kafka_server.committed_offsets(group, topic)[0] == 1)
@@ -85,7 +85,7 @@ async def test_nothing_is_committed_before_its_events_are_durable(
 
 
 class Shaky(KafkaEventTrigger):
-    """Raises on its first try at each message that says so."""
+    """Raises at each message that contains a true `raise`."""
 
     async def filter_shared_stream(self, shared_stream: Any) -> AsyncIterator[TriggerEvent]:
         async for message in shared_stream:
@@ -126,7 +126,7 @@ async def test_an_unknown_topic_is_shown_as_the_watchers_error(kafka_server: Kaf
 
 @pytest.fixture
 def mock_broker() -> Any:
-    """librdkafka's broker within the process of its producer; it lives as long as that."""
+    """A producer of librdkafka, and the address of its mock broker. The broker lives as long as the producer."""
     producer = Producer(
         {"bootstrap.servers": "unused:1", "test.mock.num.brokers": 1, "log_level": 0}
     )
@@ -138,7 +138,7 @@ async def test_librdkafkas_mock_broker_is_read_committed_and_resumed(
     mock_broker: tuple[Producer, str],
 ) -> None:
     producer, servers = mock_broker
-    producer.list_topics("flights", timeout=5)  # asking makes the topic, with 4 partitions
+    producer.list_topics("flights", timeout=5)  # the request creates the topic, with 4 partitions
     for number in range(1000):
         producer.produce("flights", str(number), partition=number % 4)
     assert producer.flush(10) == 0

@@ -1,4 +1,4 @@
-"""A server by the service's rules, whose faults are the test's."""
+"""A double of the Pub/Sub service, whose faults the test chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers with short delays, and how they are driven."""
+"""Producers with short delays, and the driver of the conformance suite for them."""
 
 from __future__ import annotations
 

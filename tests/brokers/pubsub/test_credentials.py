@@ -1,4 +1,4 @@
-"""TLS, and a service account whose tokens run out, as on the service: in a child process that trusts our authority."""
+"""TLS, and a service account whose tokens expire. The client is a child process that trusts the tests' authority."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ asyncio.run(main())
 
 
 class Tokens:
-    """An authorization server; all tokens are about to run out when they are given, so each call asks for one."""
+    """An authorization server. Its tokens expire after 5 seconds, so the client asks for a token at each call."""
 
     def __init__(self) -> None:
         self.current = "token-1"

@@ -1,4 +1,4 @@
-"""Errors that an operator sees: wrong names, missing permissions, an unreachable service; and few requests."""
+"""Errors that an operator sees, such as for wrong names; and how few requests a stream makes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_service_that_is_away_at_the_start_ends_the_stream_soon() -> Non
     producer = producer_on(f"127.0.0.1:{port}", "flights")
     with (
         pytest.raises(BrokerUnavailable, match=r"UNAVAILABLE.*is it reachable from here"),
-        # Its watchers are shown as running meanwhile.
+        # Until the stream ends, its watchers are shown as running. So it must end soon.
         anyio.fail_after(15),
     ):
         async with driven(producer) as driver:
@@ -85,7 +85,8 @@ async def test_a_service_that_is_away_at_the_start_ends_the_stream_soon() -> Non
 async def test_a_stream_that_was_never_open_was_no_steady_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A server that takes connections and answers nothing is found out after 20 seconds.
+    # Connecting to a server that never answers fails only after 20 seconds, which is longer than `_STEADY_S`. Here
+    # every failure takes longer than that.
     monkeypatch.setattr(receiving, "_STEADY_S", 1e-9)
     (port,) = free_ports(1)
     producer = producer_on(f"127.0.0.1:{port}", "flights", connect_timeout_s=0.1)
@@ -151,7 +152,7 @@ async def test_many_acknowledgements_are_few_requests(double: PubSubDouble, name
     async with driven(producer_on(double.host, name)) as driver:
         await driver.advanced_count(1_000)
     assert double.counts["Acknowledge"] <= 200
-    assert double.counts["ModifyAckDeadline"] == 0, "nothing was held for half a lease"
+    assert double.counts["ModifyAckDeadline"] == 0, "a lease was extended before it was half over"
 
 
 async def test_an_idle_stream_sends_nothing(double: PubSubDouble, name: str) -> None:
@@ -338,7 +339,7 @@ def test_a_name_without_any_project_is_refused() -> None:
         Access(None, None).path("subscriptions", "flights")
 
 
-# Google warns of files whose content others decide; this one is the operator's.
+# Google's library warns of credentials from untrusted sources. This file comes from the operator.
 @pytest.mark.filterwarnings("ignore:The load_credentials_from_file:DeprecationWarning")
 async def test_credentials_that_cannot_be_used_are_a_mistake_of_configuration(
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""The bugs that others had with Pub/Sub, as issue 16's list names them."""
+"""Bugs that other programs had with Pub/Sub. Issue 16 lists them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triggerer.testing.conformance.resolutions import acked, all_but, failing, g
 
 
 async def eventually(condition: object, what: str) -> None:
-    """Wait for something at the server, which tells nobody."""
+    """Check the condition again and again, because the server does not announce changes."""
     assert callable(condition)
     with anyio.move_on_after(TIMEOUT_S):
         while not condition():  # noqa: ASYNC110
@@ -74,7 +74,7 @@ async def test_acks_that_fail_for_long_stay_bounded_and_are_dropped_with_their_l
     double.refuse("Acknowledge", grpc.StatusCode.UNAVAILABLE)
     producer = producer_on(double.host, name, ack_deadline_s=1, max_outstanding_messages=40)
     async with driven(producer) as driver:
-        # Leases of a second: their acks are given up, and others come.
+        # Leases last one second. When they expire, their acks are dropped, and other messages come.
         await driver.advanced_count(60)
         sent = [request for request in double.requests if request.method == "Acknowledge"]
         # For each message, the ack id that is about to expire and the ack id of the next delivery.
@@ -198,7 +198,7 @@ async def test_a_bound_in_bytes_holds_where_the_server_does_not_keep_it(
     async with driven(producer, nothing) as driver:
         await driver.count(50)
         await driver.stay_quiet(0.3)
-        assert len(driver.values) <= 150, "a batch of the server's beyond the bound at most"
+        assert len(driver.values) <= 150, "more than the bound and one batch of the server"
 
 
 @pytest.mark.rule(
@@ -336,7 +336,10 @@ async def test_as_many_poison_messages_as_slots_keep_nobody_out(
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: PubSubDouble, name: str, ordered: bool
 ) -> None:
-    """They failed at another message. The service learns nothing of it, and a key keeps its order."""
+    """The watchers failed at another message, and have not seen this one.
+
+    The producer repeats the message from memory, so the service counts no delivery. A key keeps its order.
+    """
     double.create(name, enable_message_ordering=ordered)
     values = [f"m{number}" for number in range(9)]
     double.publish(name, values, key="k" if ordered else "")
@@ -355,7 +358,7 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
         assert {(one.attempts, one.failures) for one in entries} == {(1, 0)}
         assert driver.values.count("m0") == 4
         done = [one.value for one, outcome in driver.advanced if outcome is ACKED]
-        # The later messages of m4's key were processed, and not acknowledged: they came again.
+        # The later messages of m4's key were processed but not acknowledged, so they came again.
         assert not ordered or done[-5:] == values[4:]
 
 

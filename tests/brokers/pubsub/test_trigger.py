@@ -1,4 +1,4 @@
-"""PubSubEventTrigger in the real runtime, on a server by the service's rules."""
+"""PubSubEventTrigger in the real runtime, on a double of the Pub/Sub service."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connected(double: PubSubDouble, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_message_of_attributes_alone_is_an_event_whose_value_is_null(
     double: PubSubDouble, name: str
 ) -> None:
-    """It was rejected for not being JSON, and dead-lettered where there is a place for that."""
+    """A message with an empty body was once rejected, because an empty body is no JSON."""
     double.create(name)
     double.publish(name, [""], attributes={"kind": "done"})
     async with StreamHarness() as streams:

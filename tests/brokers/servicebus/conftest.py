@@ -20,7 +20,7 @@ LOCK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue, and what of it a test asks."""
+    """A queue on the test Service Bus, and what tests need to know about it."""
 
     server: ServiceBusServer
     path: str
@@ -36,7 +36,7 @@ class Queue:
 
     @property
     def values(self) -> list[str]:
-        """The messages in the entity, locked or not."""
+        """The bodies of the messages in the queue, locked or not."""
         return self.server.values(self.path)
 
     @property

@@ -59,7 +59,7 @@ async def test_a_time_to_live_shorter_than_the_ack_timeout_is_warned_of(
 @pytest.mark.parametrize(
     "changes",
     [
-        # As the service states that there is no time to live.
+        # With this duration, the longest of .NET, the service says that messages do not expire.
         {"DefaultMessageTimeToLive": "P10675199DT2H48M5.4775807S"},
         {"DeadLetteringOnMessageExpiration": "true"},
     ],

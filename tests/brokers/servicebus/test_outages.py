@@ -1,4 +1,4 @@
-"""A Service Bus that is away, refuses, or is not what was configured; and what the messages of that say."""
+"""A Service Bus that is unreachable, refuses, or differs from the configuration; and the texts of the errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(
 async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_nothing(
     requires_session: bool,
 ) -> None:
-    """Some messages are settled before, some are open, and some come while it is away to be sent."""
+    """Before the first restart, some messages are settled and some in flight. More are sent after each restart."""
     with open_servicebus(durable=True) as server:
         path = server.create("restarted", requires_session=requires_session, lock_s=5.0)
         gate = [True]
@@ -85,7 +85,7 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
             await driver.advance()
             await driver.until(lambda: len(acked(driver)) == 80, "all are advanced")
             await driver.until(lambda: server.values(path) == [], "all are settled")
-        # The store recognises messages that come again: each makes its events once.
+        # Messages that come again keep their keys, so the store recognises them.
         assert len({(one.value, one.key) for one in driver.deliveries}) == 80
         assert len({one.key for one in driver.deliveries}) == 80
         assert server.dead_letters(path) == []
@@ -103,7 +103,7 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
 
 
 async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Queue) -> None:
-    """It was open for longer than a stream may be without one."""
+    """The connection breaks after more than `connect_timeout_s`. The timeout must count from the break."""
     async with drive(queue.producer(connect_timeout_s=0.8)) as driver:
         await driver.stay_quiet(2.0)
         queue.order("cut")
@@ -112,7 +112,7 @@ async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Q
 
 
 async def test_a_network_that_is_silent_is_noticed(queue: Queue, proxy: TcpProxy) -> None:
-    """Nothing is reset, nothing answers: found by the frames that do not come."""
+    """The connection is not reset, but nothing arrives. The producer notices that frames are missing."""
     async with drive(queue.producer(idle_timeout_s=1.0, request_timeout_s=1.0)) as driver:
         await asyncio.to_thread(queue.send, "a")
         await driver.advanced_count(1)
@@ -155,7 +155,7 @@ async def test_nobody_there_at_the_start_is_an_error_that_says_where_it_looked(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening: refused at once
         port = taken.getsockname()[1]
-        # At once: until the stream has ended, its watchers are shown as running.
+        # In spite of this timeout the stream must end at once: until then its watchers are shown as running.
         producer = producer_on(
             servicebus_server, "any", connection_string=connection_string(port),
             connect_timeout_s=3600.0,
@@ -194,7 +194,7 @@ async def test_a_wrong_key_is_refused_and_not_shown(queue: Queue) -> None:
 
 
 async def test_a_connection_string_of_one_entity_reads_that_one(queue: Queue) -> None:
-    """The portal gives it with the entity's name, which is not case-sensitive; the SDK compares the letters."""
+    """The portal's string contains the entity's name. The service ignores the name's case, the SDK does not."""
     of_it = f"{queue.server.connection_string};EntityPath={queue.path.upper()}"
     queue.send("a")
     async with drive(queue.producer(connection_string=of_it)) as driver:
@@ -242,7 +242,7 @@ async def test_an_entity_is_not_the_place_for_its_own_dead_letters(queue: Queue)
 async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters_of_its_own(
     queue: Queue,
 ) -> None:
-    """The first message that was rejected, or failed too often, had the link opened again for ever."""
+    """The first message that was rejected or failed too often once made the stream reopen its link for ever."""
     queue.send(*"abc")
     async with drive(queue.producer(), lambda _: REJECTED) as driver:
         await driver.until(lambda: not queue.values, "all are dead letters")
@@ -286,7 +286,7 @@ async def test_a_disabled_entity_is_refused(queue: Queue) -> None:
 
 
 class Identity:
-    """A managed identity, as the SDK sees it."""
+    """A managed identity, with the methods that the SDK calls."""
 
     def __init__(self, token: str) -> None:
         self.token = token

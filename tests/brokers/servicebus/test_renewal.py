@@ -23,7 +23,7 @@ from triggerer.testing.conformance.resolutions import acked, failing_once, gated
 async def test_a_filter_that_takes_long_loses_nobodys_messages(
     request: pytest.FixtureRequest, computes: bool, of: str
 ) -> None:
-    """One that needs three periods keeps its own; one that computes on the loop for one keeps the others'."""
+    """A filter waits for 3.5 lock periods, or blocks the loop for 1.5. No message comes twice."""
     queue: Queue = request.getfixturevalue(of)
     values = [f"m{number}" for number in range(20)]
     values.insert(10, "slow")
@@ -52,7 +52,7 @@ async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
 async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """By it each lock is over when it comes: the service was asked again as soon as it had answered."""
+    """By a clock that is ahead, each lock has expired on arrival. The producer once renewed locks without a pause."""
     queue: Queue = request.getfixturevalue(of)
     real = locks.remaining_s
     monkeypatch.setattr(locks, "remaining_s", lambda until: real(until) - 3600)
@@ -66,7 +66,7 @@ async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause
     async with drive(queue.producer(), gated(gate := [False])) as driver:
         await driver.count(1)
         await driver.stay_quiet(LOCK_S * 2)
-        # And is held all the same.
+        # The lock is renewed nevertheless.
         assert 2 <= renewals() - before <= 20
         gate[0] = True
         await driver.advance()
@@ -129,7 +129,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.count(30)
         before = {one.payload.link for one in driver.deliveries}
         with anyio.fail_after(60):
-            # Which of them is there again first is by chance.
+            # Chance decides which receiver opens its link first.
             while {one.payload.link for one in driver.deliveries} <= before:
                 queue.order("detach", condition="amqp:link:detach-forced", description="updated")
                 queue.order("expire_locks")
@@ -168,7 +168,7 @@ async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_w
 async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Service Bus has no delay for what is abandoned: it is abandoned later."""
+    """Service Bus delivers an abandoned message again without a delay, so the producer abandons it after the delay."""
     queue.send("a")
     # Without jitter.
     monkeypatch.setattr(DeliveryPolicy, "delay", lambda *_: LOCK_S * 4)

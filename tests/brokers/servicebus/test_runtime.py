@@ -56,7 +56,7 @@ async def test_each_blob_that_event_grid_tells_of_is_an_event(make_queue: MakeQu
             )
         )
         with anyio.fail_after(30):
-            while queue.values or len(view.events) < 2:  # noqa: ASYNC110  (a server tells nobody)
+            while queue.values or len(view.events) < 2:  # noqa: ASYNC110  (a server sends no notice)
                 await anyio.sleep(0.05)
     uris = [one.payload["uri"] for one in view.events]
     assert sorted(uris) == [
@@ -82,7 +82,7 @@ async def test_a_binary_cloudevent_is_read_as_its_content_type_says(make_queue: 
             )
         )
         with anyio.fail_after(30):
-            while queue.values or not view.events:  # noqa: ASYNC110  (a server tells nobody)
+            while queue.values or not view.events:  # noqa: ASYNC110  (a server sends no notice)
                 await anyio.sleep(0.05)
     assert view.events[0].payload["value"] == {**event, "data": "seven"}
 
@@ -90,7 +90,7 @@ async def test_a_binary_cloudevent_is_read_as_its_content_type_says(make_queue: 
 async def test_a_message_of_properties_alone_is_an_event_whose_value_is_null(
     make_queue: MakeQueue,
 ) -> None:
-    """It was rejected for not being JSON, and dead-lettered; a property that is null was the text "None"."""
+    """A message with an empty body was once rejected as no JSON, and a property null became the text "None"."""
     queue = make_queue(lock_s=30.0)
     queue.server.send(queue.path, [""], properties={"kind": "done", "by": None})
     async with StreamHarness() as streams:
@@ -98,7 +98,7 @@ async def test_a_message_of_properties_alone_is_an_event_whose_value_is_null(
             ServiceBusEventTrigger(queue.path, match={"@properties.kind": "done"})
         )
         with anyio.fail_after(30):
-            while queue.values:  # noqa: ASYNC110  (a server tells nobody)
+            while queue.values:  # noqa: ASYNC110  (a server sends no notice)
                 await anyio.sleep(0.05)
     (event,) = view.events
     assert event.payload["value"] is None

@@ -1,4 +1,4 @@
-"""Failures of other programs with Service Bus; each is one of the scenarios of docs/notes/rules.md."""
+"""Failures that other programs had with Service Bus. docs/notes/rules.md lists them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numbered(count: int) -> list[str]:
     "a wait ends just as a message arrives: the result is empty, but the message is locked"
 )
 async def test_a_message_that_comes_as_a_wait_ends_is_not_lost(queue: Queue) -> None:
-    """Each completion interrupts a wait; messages come one by one all the while."""
+    """Messages come one by one, and each completion interrupts the wait for the next message."""
     values = numbered(150)
     async with drive(queue.producer()) as driver:
         for value in values:
@@ -52,7 +52,7 @@ async def test_restarts_spend_no_delivery_count(make_queue: MakeQueue) -> None:
     for _ in range(5):
         async with drive(queue.producer(), nothing) as driver:
             await driver.count(20)
-        # At once, not when the locks run out.
+        # The stop itself gives the messages back, before their locks expire.
         assert queue.locked == 0
     assert queue.delivery_counts == [0] * 20
     assert queue.server.dead_letters(queue.path) == []
@@ -95,13 +95,13 @@ async def test_what_waits_behind_a_slow_message_keeps_its_lock(queue: Queue) -> 
 
 @pytest.mark.rule("after ten idle minutes the iterator ends without an error")
 async def test_an_idle_stream_stays_connected(queue: Queue) -> None:
-    """Three of the connection's idle timeouts, which are a minute each by default."""
+    """The stream is idle for more than three idle timeouts of the connection. By default the timeout is a minute."""
     async with drive(queue.producer(idle_timeout_s=1.5)) as driver:
         await asyncio.to_thread(queue.send, "a")
         await driver.advanced_count(1)
         transfers = queue.server.stats()["transfers"]
         await driver.stay_quiet(5.0)
-        # The connection has not changed: the counts are of open connections.
+        # Only open connections are counted. With a new connection the number would be smaller.
         assert queue.server.stats()["transfers"] >= transfers
         await asyncio.to_thread(queue.send, "b")
         started = time.monotonic()
@@ -160,7 +160,7 @@ async def test_what_follows_a_failed_message_of_a_session_comes_after_it(session
             for delivery, outcome in driver.advanced
             if outcome.is_clean and delivery.value != "other"
         ]
-    # The watchers had processed the later messages, which were not completed: they came again.
+    # The later messages were processed but not completed, so they came again.
     assert order[: order.index("m004")].count("m003") == 1
     assert order[order.index("m004") :] == values[4:]
     assert [one.payload.deliveries for one in driver.deliveries if one.value == "m004"] == [1, 2]
@@ -172,7 +172,10 @@ async def test_what_follows_a_failed_message_of_a_session_comes_after_it(session
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     make_queue: MakeQueue, session: str | None
 ) -> None:
-    """They failed at another message."""
+    """The watchers failed at another message, and have not seen this one.
+
+    The producer releases the message, and a release does not count as a delivery.
+    """
     queue = make_queue(max_delivery_count=1, requires_session=session is not None)
     values = numbered(9)
     queue.send(*values, session=session)
@@ -189,7 +192,7 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
         await driver.until(lambda: queue.values == [], "all are completed")
         assert driver.values.count("m000") == 4
         done = [one.value for one, outcome in driver.advanced if outcome is ACKED]
-        # The messages after m004 in the session were processed, and not completed: they came again.
+        # The messages after m004 in the session were processed but not completed, so they came again.
         assert session is None or done[-5:] == values[4:]
     assert queue.server.dead_letters(queue.path) == []
 
@@ -242,7 +245,7 @@ async def test_an_idle_stream_asks_for_nothing(queue: Queue, sessions: Queue) ->
         await one.stay_quiet(2.0)
         await other.stay_quiet(0.0)
         after = queue.server.stats()
-    # One connection each; the one with sessions waits for the first.
+    # Each stream has one connection. The stream with sessions waits for its first session.
     assert before["connections"] == 2
     assert before["waiting"] == 1
     assert after == before

@@ -113,7 +113,7 @@ async def test_what_comes_again_is_recognised(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_trigger_is_made_without_the_sdk() -> None:
-    """A DAG file that is parsed needs no client library."""
+    """The parsing of a DAG file needs no client library."""
     program = (
         "import sys, watchers.servicebus as it; it.ServiceBusEventTrigger('q').shared_stream_key()"
     )

@@ -17,7 +17,7 @@ from tests.services.sqs_proxy import SqsProxy, open_sqs_proxy
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue with a dead-letter queue, and how it is reached through the proxy and past it."""
+    """A queue with a dead-letter queue. Producers reach it through the proxy, and tests directly."""
 
     server: ElasticMqServer
     proxy: SqsProxy
@@ -25,14 +25,14 @@ class Queue:
     dead: str
 
     def producer(self, **settings: Any) -> SqsSharedStreamProducer:
-        """A producer on the queue, by way of the proxy."""
+        """Return a producer that reads the queue through the proxy."""
         return producer_on(self.server, self.url, endpoint_url=self.proxy.endpoint, **settings)
 
     def send(self, *bodies: str, group: str | None = None) -> list[str]:
         return self.server.send(self.url, bodies, group=group)
 
     def counts(self) -> tuple[int, int]:
-        """Visible messages, and those in flight."""
+        """Return the number of visible messages, and the number of messages in flight."""
         return self.server.counts(self.url)
 
 

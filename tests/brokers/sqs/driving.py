@@ -1,4 +1,4 @@
-"""Producers with short delays, and the suite's tiny runtime around them."""
+"""Producers with short delays, and the driver of the conformance suite for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def driving(
 
 
 async def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Wait until the condition holds; nobody tells when it changes."""
+    """Check the condition again and again until it is true, because the server does not announce changes."""
     with anyio.move_on_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Objects that land in a bucket: the notifications of moto's S3 come through its SQS, as the service sends them."""
+"""Notifications about the objects of a bucket. moto's S3 sends them through moto's SQS, in the form that AWS uses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def queue(moto: SqsClient, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def notified(moto: SqsClient, queue: str, *objects: str) -> str:
-    """A bucket that tells a queue of its objects; it sends a test event first. Its name."""
+    """Make a bucket that notifies the queue, put these objects into it, delete the first, and return the bucket's name.
+
+    The bucket sends a test event first.
+    """
     import botocore.session
     from botocore.config import Config
 
@@ -79,7 +82,7 @@ async def test_each_object_that_lands_in_a_bucket_of_s3_is_an_event(
         bucket = await asyncio.to_thread(notified, moto, queue, *keys)
         url = moto.sdk.get_queue_url(QueueName=queue)["QueueUrl"]
         await eventually(lambda: len(view.events) == 2, "both are events")
-        # The test event and the deletion too.
+        # The messages about the test event and the deletion are done too.
         await eventually(lambda: moto.count(url) == 0, "all is done")
         assert view.error is None
     payloads = {one.payload["key"]: one.payload for one in view.events}

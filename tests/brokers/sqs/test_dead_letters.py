@@ -60,7 +60,7 @@ async def test_a_dead_letter_has_what_the_message_had_and_the_reason(queue: Queu
 async def test_the_count_of_failures_survives_a_restart(queue: Queue) -> None:
     await asyncio.to_thread(queue.send, "bad")
     for _ in range(3):
-        # Each stream sees it fail once only. One that is given back when it stops counts as delivered as well.
+        # The message fails once in each stream. If a stop gives it back, that counts as a delivery too.
         async with driving(queue.producer(max_deliveries=3), once("bad", FAILED)) as driver:
             await driver.advanced_count(1)
         if dead := await asyncio.to_thread(queue.server.take_all, queue.dead):
@@ -174,14 +174,14 @@ async def test_a_message_too_long_for_a_reason_goes_without(queue: Queue) -> Non
 
 
 async def test_a_queue_that_is_to_be_its_own_dead_letter_queue_is_refused(queue: Queue) -> None:
-    """A message that failed there came again as a new message, without end."""
+    """In such a queue, each dead letter would come again as a new message, without end."""
     queue.send("a")
     settings = {"dead_letter_queue": queue.url, "redelivery_delay_s": 0.01}
     checked = SqsSettings.from_mapping("test", queue.server.connection | settings)
     with pytest.raises(BrokerRefused, match=r"is that queue itself .*come again at once"):
         await check_queue(checked, queue.url)
     async with driving(queue.producer(**settings), once("a", REJECTED)) as driver:
-        # It stays, and comes again.
+        # The rejected message stays in the queue, and comes again.
         await driver.count(2)
     first, second = (event.position["message_id"] for event in driver.events)
     assert first == second

@@ -40,7 +40,7 @@ def _bodies(group: str, count: int, first: int = 0) -> list[str]:
 
 
 def _check(done: Sequence[str], expected: Sequence[str]) -> None:
-    """Nothing is lost, nothing is done twice, and what is of one group is done in its order."""
+    """Check that each message was done exactly once, and each group in its order."""
     assert sorted(done) == sorted(expected)
     by_group = defaultdict(list)
     for value in done:
@@ -49,7 +49,7 @@ def _check(done: Sequence[str], expected: Sequence[str]) -> None:
 
 
 def _check_keys(driver: Driver) -> None:
-    """Messages came again under their keys, which absorb stored events."""
+    """Check that each message had the same key at all deliveries. So the store recognises repeats."""
     by_value = defaultdict(set)
     for one in driver.deliveries:
         by_value[one.value].add(one.key)
@@ -82,7 +82,7 @@ async def test_groups_keep_their_order_while_the_server_is_restarted_with_messag
         await double.stop()
         await anyio.sleep(0.3)
         await double.start()
-        assert double.in_flight() == in_flight, "it has kept who has what"
+        assert double.in_flight() == in_flight, "the server has kept which messages are in flight"
         is_open = True
         await driver.advance()
         await double.stop()
@@ -98,7 +98,7 @@ async def test_groups_keep_their_order_while_the_server_is_restarted_with_messag
 async def test_groups_keep_their_order_where_the_restart_outlasts_the_visibility(
     double: FifoDouble,
 ) -> None:
-    """The messages in flight are visible again before the restart: they come again, before the later ones."""
+    """The messages in flight become visible while the server is away. They come again before the later messages."""
     double.send(_bodies("a", 30), group="a")
     is_open = False
     async with driving(_producer(double), lambda _: ACKED if is_open else None) as driver:
@@ -115,7 +115,7 @@ async def test_groups_keep_their_order_where_the_restart_outlasts_the_visibility
 
 
 async def test_an_answer_that_the_restart_cut_off_costs_no_order(double: FifoDouble) -> None:
-    """The messages are in flight with nobody: the group waits until they are visible again."""
+    """No client has received the messages in flight. Their group waits until they are visible again."""
     lost = 0
 
     def lose(action: str) -> None:
@@ -138,7 +138,7 @@ async def test_an_answer_that_the_restart_cut_off_costs_no_order(double: FifoDou
 async def test_the_stream_is_begun_anew_after_the_restart_and_groups_keep_their_order(
     double: FifoDouble,
 ) -> None:
-    """Ours ends while the server is away, so nothing can be given back: the next finds the groups as they were."""
+    """The first stream ends while the server is away, so it gives no message back. The next stream keeps the order."""
     for group in _GROUPS:
         double.send(_bodies(group, 12), group=group)
     async with driving(_producer(double), lambda one: ACKED if one.value < "b" else None) as driver:
@@ -155,11 +155,14 @@ async def test_the_stream_is_begun_anew_after_the_restart_and_groups_keep_their_
 async def test_what_was_sent_before_a_restart_of_elasticmq_comes_in_the_order_of_its_group() -> (
     None
 ):
-    """It is reached only when it has found them again. `sqs_double` says how the double treats messages in flight."""
+    """The proxy lets the stream through once ElasticMQ has restored its messages.
+
+    None of them was in flight. `sqs_double` says how ElasticMQ treats messages in flight.
+    """
     with open_elasticmq(durable=True) as server, open_tcp_proxy(server.port) as proxy:
         url = server.create_queue("ordered.fifo", visibility_s=30)
         endpoint = f"http://127.0.0.1:{proxy.port}"
-        # One poll at a time: of a group that it has restored, it hands out to several at once.
+        # Only one poll at a time, because ElasticMQ hands out a restored group to several polls at once.
         producer = producer_on(
             server, url, endpoint_url=endpoint, unavailable_after_s=60, receivers=1
         )
@@ -167,16 +170,16 @@ async def test_what_was_sent_before_a_restart_of_elasticmq_comes_in_the_order_of
             await asyncio.to_thread(server.send, url, _bodies("z", 1), group="z")
             await driver.advanced_count(1)
             proxy.refuse()
-            # A poll that was cut off is still open there, and would take the first message with it.
+            # The poll that was cut off is still open at the server, and would take the first message. Wait for its end.
             await anyio.sleep(1.5)
             for group in _GROUPS:
                 await asyncio.to_thread(server.send, url, _bodies(group, 15), group=group)
             sent = [body for group in _GROUPS for body in _bodies(group, 15)]
-            # It stores what it has answered a moment later.
+            # ElasticMQ stores a message only a moment after its answer.
             await anyio.sleep(2)
             await asyncio.to_thread(server.stop)
             await asyncio.to_thread(server.start)
-            await eventually(lambda: _count(server, url) == len(sent), "it has its messages")
+            await eventually(lambda: _count(server, url) == len(sent), "its messages are restored")
             proxy.heal()
             await driver.advanced_count(1 + len(sent))
             await eventually(lambda: server.count(url) == 0, "all are deleted")
@@ -184,14 +187,17 @@ async def test_what_was_sent_before_a_restart_of_elasticmq_comes_in_the_order_of
 
 
 def _count(server: Any, url: str) -> int:
-    """It listens before it has found its queues again."""
+    """Return the number of messages, or -1 while the server listens but has not restored its queue."""
     return server.count(url) if "ordered.fifo" in server.queue_names() else -1
 
 
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: FifoDouble,
 ) -> None:
-    """They failed at another message. It stays in flight, so the service counts nothing; its group keeps its order."""
+    """The watchers failed at another message, and have not seen this one.
+
+    The message stays in flight, so the service counts no delivery. The message's group keeps its order.
+    """
     for group in _GROUPS:
         double.send(_bodies(group, 8), group=group)
     left = {"a000": 3, "b002": 1}

@@ -39,7 +39,7 @@ async def test_a_service_that_throttles_is_asked_less_often_and_ends_nothing(que
     async with driving(queue.producer(unavailable_after_s=0.1)) as driver:
         await asyncio.to_thread(queue.send, "a")
         await driver.advanced_count(1)
-        # Polls and deletes.
+        # Throttle polls and deletes.
         queue.proxy.before = throttle
         await asyncio.to_thread(queue.send, "b")
         await driver.advanced_count(2)
@@ -96,12 +96,12 @@ async def test_a_network_that_is_cut_loses_nothing_and_ends_nothing(
                 proxy.heal()
             await driver.until(lambda: len(set(driver.values)) == sent, "all come")
             await eventually(lambda: elasticmq.count(url) == 0, "all are deleted")
-            # Messages of a cut connection came again after their visibility timeout, under their keys.
+            # Messages of a cut connection came again after their visibility timeout, with the same keys.
             assert len({one.key for one in driver.deliveries}) == sent
 
 
 async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
-    """The service has handed the messages out; asked again by the same name it hands out the same ones."""
+    """The service handed out messages in a lost answer. A request with the same attempt id gets the same messages."""
     lost = 0
 
     async def lose(exchange: Exchange) -> None:
@@ -135,7 +135,7 @@ async def test_a_service_that_is_restarted_ends_no_stream() -> None:
 async def test_a_service_that_stays_away_ends_the_stream_in_the_time_that_is_set() -> None:
     with open_elasticmq() as server:
         url = server.create_queue("away")
-        # The request that was open when it was killed, or one after it.
+        # The error comes from the request that was open at the kill, or from a later one.
         last = "receiving from queue 'away': (no conn|Connection was closed)"
         with pytest.raises(BrokerUnavailable, match=last):  # noqa: PT012
             async with driving(producer_on(server, url, unavailable_after_s=0.5)) as driver:
@@ -146,7 +146,7 @@ async def test_a_service_that_stays_away_ends_the_stream_in_the_time_that_is_set
 
 
 async def test_a_queue_that_is_deleted_and_made_again_is_another(queue: Queue) -> None:
-    """The message ids are the service's, and differ: nothing of the new queue is taken for a repeat."""
+    """The service gives new message ids, so no message of the new queue is taken for a repeat."""
     await asyncio.to_thread(queue.send, "a")
     keys = []
     with pytest.raises(BrokerRefused, match=r"queue does not exist.*check the queue's name"):  # noqa: PT012
@@ -259,7 +259,7 @@ async def test_a_refusal_says_what_to_do(queue: Queue, code: str, status: int, h
 async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
     brief: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each of them was a line at each attempt: with as many as may be in flight, thousands while an outage lasts."""
+    """Each failed renewal of a message once made a log line. An outage with many messages made thousands of lines."""
     asked = 0
 
     async def fail(exchange: Exchange) -> Answer | None:
@@ -293,7 +293,7 @@ async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
 def test_a_key_that_cannot_be_used_is_no_missing_right_on_the_queue(
     code: str, kind: type[Exception], hint: str
 ) -> None:
-    """The service sends its codes of the query protocol in a header, and the SDK takes that for the code."""
+    """The service also sends the query protocol's code in a header, and the SDK reports this as the error's code."""
     answer = {"Error": {"Code": code, "Message": "No.", "QueryErrorCode": "any", "Type": "Sender"}}
     error = translate(ClientError(answer, "ReceiveMessage"), "receiving from queue 'q'")  # type: ignore[arg-type]
     assert type(error) is kind
@@ -302,7 +302,7 @@ def test_a_key_that_cannot_be_used_is_no_missing_right_on_the_queue(
 
 @pytest.fixture
 def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """No keys, no region and no files, and no machine to ask for a role."""
+    """Remove the keys, the region and the files from the environment. No metadata service gives a role either."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))

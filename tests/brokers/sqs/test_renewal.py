@@ -1,4 +1,4 @@
-"""Messages stay in hand while watchers work: in the real runtime, with filters that wait and filters that compute."""
+"""Messages stay in flight while watchers work: in the real runtime, with filters that wait or compute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PERIOD_S = 1.0
 async def test_a_filter_that_takes_long_loses_nobodys_messages(
     elasticmq: ElasticMqServer, brief: Queue, computes: bool
 ) -> None:
-    """One that needs three periods keeps its own; one that computes on the loop for one keeps the others'."""
+    """A filter waits for 3.5 visibility timeouts, or blocks the loop for one. No message comes twice."""
     values = ["slow", *(f"m{number}" for number in range(20))]
     await asyncio.to_thread(brief.send, *values)
     takes = {"computes_s": PERIOD_S} if computes else {"waits_s": PERIOD_S * 3.5}

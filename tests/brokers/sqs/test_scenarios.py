@@ -1,4 +1,4 @@
-"""Failures of other programs that read SQS; each from tests/rules/template.md."""
+"""Failures that other programs had with SQS. tests/rules/template.md lists them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_short_timeout_is_renewed_at_its_own_pace(
         await driver.stay_quiet(2.2)
         assert driver.values == ["a"]
     renewals = short.proxy.of("ChangeMessageVisibilityBatch")[:-1]
-    # One at half a period and every half after it: not in a loop without a pause.
+    # A renewal comes each half of the timeout, not in a loop without a pause.
     assert len(renewals) <= (5 if timeout_s == 1 else 1)
 
 
@@ -92,7 +92,7 @@ async def test_an_entry_that_failed_is_deleted_before_the_advance_returns(queue:
     refused: list[str] = []
 
     async def swallow_one(exchange: Exchange) -> Answer | None:
-        # A message that will be reported as failed is not deleted either.
+        # Report all entries as failed. The service does not get the request, so it deletes nothing.
         if exchange.action == "DeleteMessageBatch" and not refused:
             entries = exchange.request["Entries"]
             refused.append(entries[-1]["Id"])
@@ -121,7 +121,7 @@ async def test_a_redelivered_message_is_deleted_once_with_its_newest_handle(brie
     await asyncio.to_thread(brief.send, "a", "b")
 
     async def renew_nothing(exchange: Exchange) -> Answer | None:
-        # As after a pause of the process: nothing is renewed, and the messages come again.
+        # Refuse renewals, so that the messages come again, as after a pause of the process.
         if exchange.action == "ChangeMessageVisibilityBatch":
             return 500, {"__type": "com.amazonaws.sqs#InternalError", "message": "not now"}
         return None
@@ -130,7 +130,7 @@ async def test_a_redelivered_message_is_deleted_once_with_its_newest_handle(brie
     async with driving(brief.producer(), gated(gate := [False])) as driver:
         await driver.count(2)
         await eventually(lambda: _receives(brief) >= 2, "both come again")
-        assert sorted(driver.values) == ["a", "b"], "they are in hand, and are not given twice"
+        assert sorted(driver.values) == ["a", "b"], "a message in flight was delivered twice"
         gate[0] = True
         await driver.advance()
         assert await asyncio.to_thread(brief.counts) == (0, 0)
@@ -141,7 +141,7 @@ async def test_a_redelivered_message_is_deleted_once_with_its_newest_handle(brie
 
 
 def _receives(queue: Queue) -> int:
-    """How often each of two messages was received, at least."""
+    """Return how often the less frequent of the two messages was received."""
     counts: dict[str, int] = {}
     for exchange in queue.proxy.of("ReceiveMessage"):
         for message in exchange.answer.get("Messages", ()):
@@ -175,12 +175,12 @@ async def test_a_failed_message_holds_its_group_and_no_other(fifo: Queue) -> Non
         for exchange in fifo.proxy.of("DeleteMessageBatch")
         for message in exchange.request["Entries"]
     ]
-    assert len(deleted) == 5, "what passed a0 was not deleted before it"
+    assert len(deleted) == 5, "a later message was deleted before a0, and again after it"
 
 
 @pytest.mark.rule("in-flight entries are compared by value; one that changed is never removed")
 async def test_what_comes_again_with_another_count_is_renewed_and_removed(brief: Queue) -> None:
-    """Two messages have one body, and one is given back and received again: deliveries of equal messages."""
+    """Two messages have equal bodies. One is given back, and comes again with another delivery count."""
     await asyncio.to_thread(brief.send, "a", "a")
     seen = 0
 
@@ -263,7 +263,7 @@ async def test_messages_that_are_done_together_are_deleted_in_tens_and_one_that_
     "one delete of many that go together is slow or fails; the lanes of the others go on"
 )
 async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> None:
-    """One request is not answered for a while, and of another an entry fails at first."""
+    """The first request waits. Until it continues, one entry of each other request fails."""
     await asyncio.to_thread(queue.send, *(f"m{number:02}" for number in range(40)))
     goes_on = anyio.Event()
     seen: list[Exchange] = []
@@ -291,10 +291,10 @@ async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.producer.advance_lanes, batches, reported.extend)
             await eventually(lambda: len(reported) >= 27, "the others are reported")
-            # Three requests of ten, and of each one entry that is tried again until the first request goes on.
+            # Three requests of ten entries each. One entry of each is tried again until the first request continues.
             assert len(set(reported)) == len(reported) == 27
             goes_on.set()
-        # The return reports all other lanes; no lane is reported twice.
+        # The other lanes have advanced when the call returns. No lane is reported twice.
         assert len(set(reported)) == len(reported) <= 40
     assert await asyncio.to_thread(queue.counts) == (0, 0)
 

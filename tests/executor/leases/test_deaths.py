@@ -1,4 +1,4 @@
-"""Workers and executors die; runs are neither lost nor executed by two."""
+"""Workers and executors die. No run is lost, and no run is executed by two executors at once."""
 
 import asyncio
 import errno
@@ -56,7 +56,7 @@ async def _started(house: House, pk: int, marker: Path) -> None:
 
 
 async def _stop(pid: int) -> None:
-    """Send SIGSTOP. Until a thread of the process has received it, other threads may still read."""
+    """Send SIGSTOP, and wait until the process has stopped. Before that, a thread of it could still read an order."""
     os.kill(pid, signal.SIGSTOP)
     with anyio.fail_after(10):
         while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
@@ -69,7 +69,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 def _process_of_the_run(executor: Executor) -> psutil.Process:
-    """Return the process of the only run of the only worker, which has begun a child."""
+    """Return the process of the only run: the only child of the only worker that has a child of its own."""
     (found,) = (one for one in psutil.Process(executor.worker_pids[0]).children() if one.children())
     return found
 
@@ -86,7 +86,7 @@ async def _waiting_process(executor: Executor) -> psutil.Process:
 
 
 async def _stop_waiting_process(executor: Executor) -> psutil.Process:
-    """Send SIGSTOP to the process that waits for an order; the one of a run that has ended may still be there."""
+    """Stop the process that waits for an order. Search again if the process of an ended run was found first."""
     while True:
         waiting = await _waiting_process(executor)
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -149,7 +149,7 @@ async def test_a_killed_process_fails_its_run_with_the_reason_and_its_worker_liv
 async def test_a_process_that_dies_between_two_runs_fails_neither(
     house: House, attempt: int
 ) -> None:
-    """The second order was sent, but the process had not accepted it yet."""
+    """The process dies after the second order was sent, and before the process accepts it."""
     await house.add_dag("sleeps", SLEEPS)
     async with house.executor(workers=1) as executor:
         (first,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
@@ -175,7 +175,7 @@ async def test_a_run_that_is_cancelled_as_its_process_dies_unbegun_is_cancelled(
         (pk,) = await house.queue("sleeps", params={})
         await house.until(pk, lambda run: run.started_at is not None)
         await house.cancel(pk)
-        # A stopped process does not hear SIGTERM; it is killed after the grace.
+        # A stopped process does not react to SIGTERM, so it is killed after the grace.
         (run,) = await house.ended(pk)
     assert (run.state, run.error) == ("cancelled", "cancelled")
 
@@ -193,7 +193,7 @@ async def test_a_process_that_dies_while_it_reads_the_file_fails_its_run(house: 
 async def test_a_worker_that_cannot_start_fails_its_run(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other executor could start a worker either, and retries would never end."""
+    """The run fails at once. Other executors could not start a worker either, so further attempts would never end."""
     await house.add_dag("sleeps", SLEEPS)
     (house.folder / "sitecustomize.py").write_text("import os; os._exit(9)")
     monkeypatch.setenv("PYTHONPATH", str(house.folder))
@@ -206,7 +206,7 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reaped process id may belong to a stranger, and a slot keeps a dead worker until its next run."""
+    """A slot keeps a dead worker until its next run. By then another process may have the worker's process id."""
     setup = {
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
@@ -250,7 +250,7 @@ async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
     }
     async with open_worker(setup) as worker:
         await worker.take()
-        # The event loop is busy, and no other code may reap the worker.
+        # Block the event loop, so that nothing notices the end of the worker and reaps it.
         os.kill(worker.pid, signal.SIGKILL)
         os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
         worker.terminate()
@@ -302,7 +302,7 @@ async def test_cancelling_ends_a_running_run_and_all_that_it_started(any_house: 
 async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_says_so(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The worker may take any time to start.
+    # Keep claimed runs for a minute, because the worker may take long to start.
     monkeypatch.setattr("triggerer.executor.claimed_queue.STALE_SECONDS", 60)
     # The executor claims several runs at once, as if they were short.
     monkeypatch.setattr(PrefetchLimit, "runs", 64)
@@ -361,7 +361,7 @@ async def test_shutting_down_puts_running_runs_back_and_leaves_no_process(
     interrupted = "interrupted: the service stopped, and the run is queued again"
     said = house.said_of_the_end(runs[0])
     assert said == f"INFO triggerer.run: run {runs[0].run_id}: {interrupted}"
-    # A run that no worker had begun was not interrupted.
+    # No worker had begun the second run, so it was not interrupted and has no log.
     home = runs[0].log_home
     assert home is not None
     assert not Path(log_path(home, runs[1].dag_id, runs[1].run_id)).exists()
@@ -386,7 +386,7 @@ async def test_clean_restarts_use_up_none_of_a_runs_attempts(any_house: House) -
             await _started(house, pk, marker)
             assert (await house.run(pk)).attempt == 1
         assert (await house.run(pk)).state == "queued"
-    # The next start dies silently. It counts as an attempt, and the run is tried again.
+    # Now an executor dies without a word. That counts as an attempt, and the run is executed again.
     params = {"marker": str(house.folder / "last"), "long": False}
     lost = {"state": "running", "executor": "dead", "attempt": 1}
     await house.change_run(pk, params=params, **lost)
@@ -476,7 +476,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def _service(house: House, *, dies_with_the_first_worker: bool = False) -> subprocess.Popen[bytes]:
-    """A process with an executor. It sleeps until it is killed, or kills itself before a worker starts."""
+    """Start a process with an executor. It waits until it is killed, or kills itself instead of starting a worker."""
     dies = "yes" if dies_with_the_first_worker else ""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path), dies],
@@ -510,7 +510,7 @@ async def test_a_run_for_which_no_worker_can_be_had_waits_for_one(
         asked += 1
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    # As if a burst of connections had used up the descriptors.
+    # Refuse each worker, as if connections had used up all file descriptors.
     monkeypatch.setattr(slot, "open_worker", refuse)
     await house.add_dag("sleeps", SLEEPS)
     async with house.executor():
@@ -625,7 +625,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others took the executor for dead and queued the run again, and the executor claims it a second time."""
+    """Another executor took this one for dead and queued the run again. Then this one claims the run again."""
     house = any_house
     await house.add_dag(
         "notes",
@@ -684,7 +684,7 @@ async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_no
     run = await house.run(pk)
     assert (run.state, run.executor, run.attempt) == (state, "other", 2)
     assert await house.events("x-sleeps") == []
-    # The other executor may write there by now.
+    # The log ends here, because the other executor may now write to the file.
     assert house.log(run).endswith("about to sleep\n")
 
 
@@ -706,7 +706,7 @@ async def test_an_executor_that_is_cancelled_while_it_starts_ends(house: House, 
                 await checkpoint()
             tasks.cancel_scope.cancel()
 
-    # A cancellation from outside cannot reach this shield.
+    # A timeout around the executor would not help if it hangs in its shield. So wait for a separate task.
     starting = asyncio.ensure_future(start_and_cancel())
     await asyncio.wait([starting], timeout=10)
     has_ended = starting.done()

@@ -1,6 +1,6 @@
-"""An executor that does not run while its lease ends: the kernel ends its workers before others may begin their runs.
+"""An executor is stopped while its lease ends. The kernel ends its workers before others may begin their runs.
 
-Nothing else in these tests ends a worker: a stopped process cannot end others.
+In these tests nothing else can end a worker, because a stopped process cannot end other processes.
 """
 
 import os
@@ -35,7 +35,7 @@ from triggerer.store.schema.models import Instance
 
 EXPIRY = timedelta(seconds=6)
 
-# Each attempt appends its process id. The first stays, with a process that stands for the JVM.
+# Each attempt appends its process id. The first attempt does not end, and starts a process that stands for the JVM.
 STAYS = """
     import subprocess
 
@@ -51,7 +51,7 @@ STAYS = """
                 child.wait()
         stays()
     """
-# No thread of the interpreter runs while it waits.
+# The first attempt sleeps with the interpreter's lock, so that no other thread of its process runs.
 HOLDS_THE_LOCK = """
     import ctypes
 
@@ -139,7 +139,7 @@ async def _registered_executor(house: House) -> AsyncIterator[tuple[Executor, Re
 async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_was_a_guard(
     house: House,
 ) -> None:
-    """The machine was suspended at that moment (simulation, seed 2315: nobody renewed the lease)."""
+    """The machine was suspended before the guard started. In the simulation (seed 2315), no lease was renewed then."""
     suspended_s = 0.0
     async with (
         house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,
@@ -160,7 +160,7 @@ async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_
 
 
 async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
-    """Return the process that has written its id."""
+    """Wait until an attempt has written its process id, and return the first such process."""
     with anyio.fail_after(within_s):
         while not (log.exists() and log.read_text().endswith("\n")):  # noqa: ASYNC110
             await anyio.sleep(0.02)
@@ -170,7 +170,7 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
 async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
     """Wait until the processes are gone, and return when one of them was last seen, by `boottime`.
 
-    The moment of noticing depends on when this process gets a processor.
+    The moment when this process notices the end would be less exact: it may have to wait for a processor.
     """
     seen_at = 0.0
     with anyio.fail_after(within_s + 30):
@@ -273,7 +273,7 @@ async def test_a_guard_that_is_killed_ends_the_runs_which_are_queued_again(house
             guard = _guard_of(executor)
             guard.kill()
             await _gone([worker, child], within_s=5)
-            # Its own sweep finds the run: there is no other executor, and the next regular sweep is minutes away.
+            # An extra sweep of this executor finds the run. No other executor exists, and no regular sweep comes soon.
             (run,) = await house.ended(pk, timeout=20)
             assert _guard_of(executor) != guard
     assert (run.state, run.executor, run.attempt) == ("success", "one", 1)
@@ -299,7 +299,7 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
 async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease is back before the worker has ended, so that sweep still sees the run as executing."""
+    """The executor has its lease back before the worker has ended. So the first sweep counts the run as executing."""
     await house.add_dag("stays", STAYS)
     log = house.folder / "log"
     async with _registered_executor(house) as (executor, _):
@@ -404,7 +404,7 @@ async def test_a_guard_ends_only_when_it_is_due() -> None:
             assert await guard.wait() == -signal.SIGKILL
         assert due + 1 <= boottime() < due + 50
         assert guard.has_ended
-        # Its end is still unknown when the next heartbeat comes.
+        # A heartbeat may come before the executor has noticed the end of the guard. Then `extend` must not raise.
         guard.extend(due + 100)
 
 

@@ -1,4 +1,4 @@
-"""An executor that cannot renew its lease: its runs end here before they may begin elsewhere."""
+"""If an executor cannot renew its lease, its runs end before another executor may begin them."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -22,7 +22,7 @@ from triggerer.store.schema.models import Instance
 
 EXPIRY = timedelta(seconds=6)
 
-# The first run lives as long as the test lets it. Each later run checks whether the first is still there.
+# The first run sleeps until it is killed. Each later run reports whether an earlier one is still there.
 ONE_AT_A_TIME = """
     with DAG("one_at_a_time"):
         @task
@@ -48,7 +48,7 @@ ONE_AT_A_TIME = """
 
 
 class Holder:
-    """Records the calls of a lease holder."""
+    """A lease holder that records when its lease was lost, and when it was kept after that."""
 
     def __init__(self) -> None:
         self.lost = anyio.Event()
@@ -98,7 +98,7 @@ async def test_a_heartbeat_that_hangs_is_given_up_before_the_lease_is_over(
                 is_alive = select(Instance.expires_at > func.clock_timestamp())
                 assert await reading.scalar(is_alive)
             assert not holder.kept_again.is_set()
-        # This is not the first statement that waits for the lock.
+        # The first heartbeat that waited for the lock has given up. A later one renews the lease.
         with anyio.fail_after(EXPIRY.total_seconds()):
             await holder.kept_again.wait()
         tasks.cancel_scope.cancel()
@@ -139,7 +139,7 @@ async def test_a_run_whose_lease_is_lost_has_ended_here_before_it_begins_elsewhe
     async with open_house(postgres_url, tmp_path) as house:
         await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
         await house.add_instance("other")
-        # On its own, the executor would notice only later.
+        # The executor's own sweep, which comes minutes later, cannot be what ends the run.
         async with (
             house.executor("one", sweep_every=timedelta(minutes=5)) as one,
             anyio.create_task_group() as tasks,
@@ -191,9 +191,9 @@ async def _two_claimed_ahead(
     stale_s: float = 60,
     sweep_every: timedelta = timedelta(minutes=5),
 ) -> AsyncIterator[tuple[Executor, list[int], psutil.Process]]:
-    """Yield an executor whose worker has begun one run, with two more claimed; also the three runs, and the worker."""
+    """Run an executor that has begun one run and claimed two more. Yield it, all three runs, and the run's process."""
     params = _params(house.folder)
-    # The worker may take any time to start.
+    # Keep claimed runs for this time, because the worker may take long to start.
     monkeypatch.setattr("triggerer.executor.claimed_queue.STALE_SECONDS", stale_s)
     # The executor claims several runs at once, as if they were short.
     monkeypatch.setattr(PrefetchLimit, "runs", 64)
@@ -209,7 +209,7 @@ async def _two_claimed_ahead(
 async def test_a_run_that_was_cut_short_is_queued_again_although_its_slot_has_another_one(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease came back, and further runs were claimed, before the worker was gone."""
+    """Before the worker was gone, the executor had its lease back and had claimed further runs."""
     async with _two_claimed_ahead(house, monkeypatch) as (executor, pks, _):
         executor._slots[0].cut_short()
         runs = await house.ended(*pks)
@@ -244,7 +244,7 @@ async def test_a_sweep_leaves_runs_alone_that_were_claimed_a_moment_ago(
 async def test_claimed_runs_that_wait_too_long_go_back_however_much_happens_meanwhile(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor may have a free worker for them."""
+    """Runs go back to the queue, because another executor may have a free worker."""
     async with (
         _two_claimed_ahead(house, monkeypatch, stale_s=1.0) as (executor, pks, _),
         anyio.create_task_group() as tasks,

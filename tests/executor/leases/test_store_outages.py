@@ -78,7 +78,7 @@ def _lock(house: House) -> sqlite3.Connection:
 
 async def _until_said(logs: list[Any], event: str, times: int) -> None:
     with anyio.fail_after(60):
-        while sum(log["event"] == event for log in logs) < times:  # noqa: ASYNC110 (a log wakes nobody)
+        while sum(log["event"] == event for log in logs) < times:  # noqa: ASYNC110 (a log sends no notice)
             await anyio.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""Cancel and timeout end a run's Spark jobs in every mode: no work goes on, and the next run has the same JVM."""
+"""A cancellation or a timeout ends a run's Spark jobs in every mode. The next run has the same JVM."""
 
 import sys
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ async def test_no_work_goes_on_and_the_next_run_has_the_same_worker(
         (run,) = await house.ended(pk, timeout=100)
         await anyio.sleep(1)
         left = marks.stat().st_size
-        await anyio.sleep(2)  # nothing can tell that no mark comes
+        await anyio.sleep(2)  # no event shows that the marks have stopped
         assert marks.stat().st_size == left
         (after,) = await house.ended(
             *await house.queue("marks", params={"long": False}), timeout=200

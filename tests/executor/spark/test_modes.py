@@ -1,4 +1,4 @@
-"""The same three DAGs run unchanged in every mode."""
+"""Three DAGs run unchanged in every mode."""
 
 import sys
 from collections.abc import Iterator

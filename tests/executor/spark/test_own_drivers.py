@@ -1,4 +1,4 @@
-"""Runs with an application of their own: DAGs with settings that only a new JVM can have, and the mode submit."""
+"""Runs with a Spark application of their own: in the mode submit, or with settings that only a new JVM can have."""
 
 import pytest
 

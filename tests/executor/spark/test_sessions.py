@@ -136,7 +136,7 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
         assert (run.error or "").startswith(
             "task waits failed: Spark's JVM was killed, as the kernel does when memory runs out."
         )
-        # Cancelling leaves the JVM, and ends the Python functions.
+        # A cancellation ends the Python functions, but not the JVM.
         marker.unlink()
         (pk,) = await house.queue("long", params={"marker": str(marker)})
         with anyio.fail_after(120):
@@ -158,7 +158,7 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
 
 
 async def _warm(executor: Executor) -> None:
-    """Wait until a JVM is there: the session is being opened, and the run has to wait for it."""
+    """Wait until a worker has a JVM. Its session is then not open yet, so a run that comes now waits for it."""
     with anyio.fail_after(120):
         while True:
             children = [
@@ -172,9 +172,9 @@ async def _warm(executor: Executor) -> None:
 
 
 def is_java(process: psutil.Process) -> bool:
-    """Whether it is a JVM."""
+    """Return whether the process is a JVM."""
     try:
         return process.name() == "java"
     except psutil.NoSuchProcess:
-        # Spark's launcher starts processes that live for a moment.
+        # The process has just ended, like some that Spark's launcher starts.
         return False

@@ -41,7 +41,7 @@ HOLDS = """
 
 @pytest.fixture
 async def cluster_house(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
-    # The driver's address, which is otherwise the host's, and the Python of the executors, otherwise the first on PATH.
+    # Set the driver's address and the Python of Spark's executors. The defaults are the host's, and the first on PATH.
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
@@ -74,7 +74,7 @@ def on(cluster: SparkCluster) -> dict[str, Any]:
 
 
 async def waits(house: House, pk: int, cluster: SparkCluster) -> DagRun:
-    # Before it, where the machine is busy, for a session.
+    # On a busy machine, the run first waits for a session.
     executor = f"an executor on {cluster.url} for "
     run = await house.until(pk, lambda run: (run.waiting_for or "").startswith(executor), TIMEOUT_S)
     assert run.state == "running"
@@ -103,7 +103,7 @@ async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
         run = await waits(house, pk, spark_cluster)
         said = said_of_waits(house, run)
         assert said[-1] == f"WARNING triggerer.run: the run waits for {run.waiting_for}"
-        # For the session that holds both cores, as soon as its run has ended.
+        # This run could get both cores as soon as the first run ends. The waiting run must come before it.
         (last_pk,) = await house.queue("holds", params=last.params)
         first.open()
         (run,) = await house.ended(pk, timeout=TIMEOUT_S)

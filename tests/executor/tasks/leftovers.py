@@ -1,11 +1,11 @@
 # ruff: noqa: E501  (each is one line of a task)
-"""The things that a run may leave behind: code that leaves each of them, and code that looks at it in the next run."""
+"""Things that a run may leave behind. Each has code that leaves it, and code that looks for it in a later run."""
 
 from typing import Final, NamedTuple
 
 
 class Leftover(NamedTuple):
-    """`leave` and `look` are the bodies of functions. `look` returns text, and knows `clean`, the text before."""
+    """`leave` and `look` are the bodies of functions of `params`, with Spark also of `spark`. `look` returns text."""
 
     leave: str
     look: str
@@ -60,7 +60,7 @@ IN_A_PROCESS: Final = {
         "note = Path(params['note']); return str(note.exists() and Path(note.read_text()).exists())",
     ),
 }
-"""Also in a run without Spark. Processes have a test of their own."""
+"""Things that a run without Spark can leave too. Processes have a test of their own."""
 
 IN_A_SESSION: Final = {
     "session settings": Leftover(
@@ -148,13 +148,13 @@ IN_A_DRIVER: Final = {
         "return str(bindings.size() > 450)",
     ),
 }
-"""Only where the runs share a JVM of ours."""
+"""Things that a later run can find only if both runs share a JVM of ours."""
 
 
 def source_of(dag_id: str, leftovers: dict[str, Leftover], *, spark: bool) -> str:
     """Return a DAG file: its task leaves everything or looks at everything, as `params["what"]` says.
 
-    It writes everything that it sees to `params["out"]`, as JSON.
+    When it looks, the task writes all texts to `params["out"]`, as JSON.
     """
     arguments = "spark, params" if spark else "params"
     lines = []

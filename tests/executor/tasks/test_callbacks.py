@@ -52,7 +52,7 @@ async def _add(house: House) -> dict[str, str]:
 
 
 async def _called(house: House, *pks: int) -> list[DagRun]:
-    """Wait until these runs have ended and nothing is due for them."""
+    """Wait until these runs have ended and have no callback that is due. Return the runs."""
     final = ("success", "failed", "cancelled")
     return [
         await house.until(pk, lambda run: run.state in final and run.callback is None) for pk in pks
@@ -125,7 +125,7 @@ async def test_callbacks_that_take_too_long_are_ended(house: House) -> None:
 
 async def _until(holds: Callable[[], bool]) -> None:
     with anyio.fail_after(60):
-        # Polled: another process writes the file.
+        # Poll, because another process writes the file.
         while not holds():  # noqa: ASYNC110
             await anyio.sleep(0.02)
 
@@ -156,7 +156,7 @@ async def test_callbacks_of_a_dead_executor_are_called_three_times_at_most(
         for times in (1, 3)
     ]
     (others,) = await house.queue("d", callback_executor="alive", callback_attempts=1, **values)
-    # On SQLite nobody else can be alive.
+    # On SQLite no other executor can be alive.
     is_alone = house.database.dialect == "sqlite"
     async with house.executor():
         runs = await _called(house, first, last, *([others] if is_alone else []))

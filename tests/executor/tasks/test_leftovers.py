@@ -1,4 +1,4 @@
-"""Each run is a process of its own: none sees what another has left."""
+"""Each run has a process of its own, so no run sees what another one has left."""
 
 import json
 from pathlib import Path
@@ -24,14 +24,14 @@ from triggerer.executor import Executor
 
 
 async def _seen(house: House, executor: Executor, folder: Path) -> list[dict[str, str]]:
-    """Let a run look, another one leave everything, and a third one look; return what was seen."""
+    """Let a run look, another one leave everything, and a third one look; return what the two saw."""
     seen = []
     pids = None
     for number, what in enumerate(("look", "leave", "look")):
         params = {"what": what, "out": str(folder / str(number)), "note": str(folder / "note")}
         (run,) = await house.ended(*await house.queue("leaves", params=params), timeout=300)
         assert (run.state, run.error) == ("success", None)
-        # All in the same worker.
+        # All runs have the same worker.
         pids = pids or executor.worker_pids
         assert executor.worker_pids == pids
         if what == "look":
@@ -84,7 +84,7 @@ async def test_a_run_on_a_cluster_sees_nothing_of_another_one(
 async def test_a_run_over_connect_sees_nothing_of_another_one(house: House, tmp_path: Path) -> None:
     with service(open_connect_server()) as server:
         everything = IN_A_PROCESS | IN_A_SESSION
-        # A global view belongs to the server. Nothing tells whose view it is, so nobody else may drop the view.
+        # A global view belongs to the server. It does not show which run made it, so no other run may drop it.
         del everything["global views"]
         await _assert_clean(house, tmp_path, everything, spark={"remote": server.remote})
 
@@ -118,7 +118,7 @@ async def test_processes_that_a_run_leaves_behind_are_ended_with_it(house: House
         worker = psutil.Process(executor.worker_pids[0])
         with anyio.fail_after(10):
             while True:
-                # The process that waits for the next order.
+                # Only the process that waits for the next order may be left.
                 left = [one for one in worker.children(recursive=True) if is_alive(one)]
                 if len(left) == 1:
                     break

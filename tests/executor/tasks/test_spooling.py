@@ -10,7 +10,7 @@ import pytest
 from tests.executor.conftest import House
 from tests.services.spark import TrainedHome
 
-# The session of a stand-in reads the files as Spark would in local mode.
+# A stand-in for the Spark session reads the files, as Spark does in local mode.
 READS = """
     import pyarrow.parquet as parquet
     import pyarrow as pa
@@ -78,7 +78,7 @@ async def test_a_task_reads_many_events_from_files_that_are_gone_after_the_run(
 
 
 def left_behind(house: House, name: str) -> Path:
-    """A folder as an executor leaves it when it is killed."""
+    """Make a spool folder as a killed executor leaves it behind."""
     folder = house.home / "spool" / name
     (folder / "run-1-x" / "y").mkdir(parents=True)
     (folder / "lock").touch()
@@ -88,7 +88,7 @@ def left_behind(house: House, name: str) -> Path:
 
 async def gone(file: Path) -> None:
     with anyio.fail_after(10):
-        while file.exists():  # noqa: ASYNC110  (a folder tells nobody)
+        while file.exists():  # noqa: ASYNC110  (a folder sends no notice)
             await anyio.sleep(0.05)
 
 

@@ -49,7 +49,7 @@ def spark(spark_jars: SparkJars, s3: S3, tmp_path_factory: pytest.TempPathFactor
     home = tmp_path_factory.mktemp("output")
     own, of_s3 = spark_jars.conf(("delta", "iceberg", "jdbc"), home / "ice"), s3.conf()
     conf = own | of_s3 | {"spark.jars": f"{own['spark.jars']},{of_s3['spark.jars']}"}
-    # Delta's own computations would otherwise have 50 and 200 parts.
+    # By default, Delta's own computations have 200 and 50 partitions.
     conf |= {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
     settings = SparkSettings(master="local[2]", conf=conf)
     session = open_session(settings, home=home, app_name="tests")
@@ -59,5 +59,5 @@ def spark(spark_jars: SparkJars, s3: S3, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def try_again() -> TryAgain:
-    """Make the argument `output` of another try of one task."""
+    """A function that makes the argument `output` for another try of one task."""
     return lambda token="f" * 32, *, current=lambda: True: Output(token, current)

@@ -44,7 +44,7 @@ class Attempt:
     """The attempt's session, and its targets below a folder and in a database.
 
     Args:
-        lake: A folder of an object store. Then there are no targets but this one.
+        lake: A folder of an object store. If it is given, it is the only target.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Attempt:
         database.execute("CREATE TABLE IF NOT EXISTS crashing (id BIGINT, token TEXT)")
 
     def write(self, token: str, mark: Callable[[str], None]) -> None:
-        """Write all outputs, and call `mark` after each."""
+        """Write all outputs, and call `mark` with a point's name after each."""
         output = Output(token, lambda: True)
         rows = self.spark.range(0, ROWS, 1, 2).selectExpr("id", f"'{token}' AS token")
         print("parquet", output.parquet(rows, self.parquet), flush=True)
@@ -99,7 +99,7 @@ def _count(frame: Any) -> dict[str, int]:
 
 
 def _kill() -> NoReturn:
-    """Kill the JVM and this process in one moment."""
+    """Kill the JVM, and immediately after it this process."""
     from triggerer.worker.spark.sessions.classic import jvm_process
 
     process = jvm_process()
@@ -110,7 +110,7 @@ def _kill() -> NoReturn:
 
 
 def _plant(point: str | None) -> Callable[[str], None]:
-    """Make the attempt kill itself at the point. The caller calls the result at the points outside the writers."""
+    """Make the attempt kill itself at this point. Outside the writers, the caller calls the returned function."""
 
     def mark(name: str) -> None:
         if name == point:
@@ -132,7 +132,7 @@ def _plant(point: str | None) -> Callable[[str], None]:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if name == point:
-                # Long enough for Spark to have begun, and too short for it to be through, on most machines.
+                # On most machines, Spark has begun after this time, and has not finished.
                 threading.Timer(0.15, _kill).start()
             result = inner(*args, **kwargs)
             if name == point:

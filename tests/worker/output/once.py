@@ -1,4 +1,4 @@
-"""The code of a process that writes an output to a store: once, and killed between the commit and the moves."""
+"""Code that writes outputs to a store. One write is killed after its commit, before it moves the files."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A task's process and its JVM are killed at planted points and at random moments: each output is there once."""
+"""A task's process and its JVM are killed at planted points or random moments. Each output is there once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Scene:
             )
 
     def attempt(self, token: str, point: str | None = None, *, count: bool = False) -> list[str]:
-        """Return what an attempt said; `done` is missing if it was killed."""
+        """Run an attempt, and return the lines that it printed. `done` is missing if the attempt was killed."""
         with self.start(token, point, count=count) as process:
             shown, _ = process.communicate(timeout=300)
         assert process.returncode in (0, -signal.SIGKILL), (self._folder / "errors").read_text()
@@ -127,7 +127,7 @@ def test_tasks_that_are_killed_at_random_moments_write_once_to_an_object_store(
 
 
 def _kill_at_random(scene: Scene, default: int) -> list[str]:
-    """Repeat each task until an attempt of it is done, and return the tokens of the tasks."""
+    """Kill attempts at random moments, and repeat each task until it is done. Return the tasks' tokens."""
     seed = int(os.environ.get("TRIGGERER_SEED", time.time_ns() % 1_000_000))
     print(f"TRIGGERER_SEED={seed}")
     chance = random.Random(seed)

@@ -55,7 +55,7 @@ def database(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Conn
     }
     if kind in where:
         return Connection(spark, f"jdbc:{kind}:{where[kind]()}", None)
-    # The protocol is MySQL's, and so is the driver.
+    # MariaDB speaks MySQL's protocol, so its server serves both kinds.
     port = request.getfixturevalue("mariadb")
     server = Connection(spark, f"jdbc:{kind}://127.0.0.1:{port}/test?user=root", None)
     for (table,) in server.query(
@@ -118,7 +118,7 @@ def test_of_two_attempts_that_are_alive_at_once_one_writes(
     moments = iter([True, False])
 
     def ask() -> bool:
-        # The first attempt asks for the second time right before its commit.
+        # The first attempt asks its second question right before its commit. At this moment the second attempt writes.
         if not next(moments):
             second.append(try_again().jdbc(rows, orders.url, "orders", key=()))
         return True
@@ -148,7 +148,7 @@ def test_rows_that_do_not_fit_change_nothing_and_the_next_try_may_write(
         OutputRefused, match=r"two of the rows for orders have the same \((id|ID)\)"
     ):
         try_again().jdbc(rows.unionAll(rows), orders.url, "orders", key="id")
-    # The row 1 is there, and without a key it is added.
+    # The table has a row 1. Without a key the writer adds another row 1, and the table refuses it.
     with pytest.raises(Exception, match=r"(?i)unique|duplicate|primary|constraint"):
         try_again().jdbc(rows, orders.url, "orders", key=())
     assert _rows(orders, "id") == [(1,)]

@@ -74,7 +74,7 @@ def test_a_failed_write_leaves_no_draft(spark: Any, tmp_path: Path, try_again: T
 
 
 class TestHadoopsFiles:
-    """On a local disk by way of Hadoop, which is what HDFS and object stores are reached by."""
+    """Outputs on a local disk through Hadoop's file systems, which are also the way to HDFS and object stores."""
 
     @pytest.fixture(autouse=True)
     def _by_way_of_hadoop(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ class TestHadoopsFiles:
         assert files.visible_below(place.draft("a", "m1"))
         assert place.commit("a", "m1") == "m1"
         assert place.commit("a", "m2") == "m1"
-        # As if the first had died after its commit, and another one had been left behind.
+        # Make the state after a death right after the commit, with a draft that another attempt left behind.
         (tmp_path / "t" / "_triggerer" / "drafts").mkdir(exist_ok=True)
         spark.range(5).write.parquet(place.draft("a", "m3"))
         assert place.prepare("a") == "m1"

@@ -1,4 +1,4 @@
-"""`output.parquet` on object stores that create an object on a condition, in a session of a JVM of its own."""
+"""`output.parquet` on object stores that can create an object only if it is missing. Each session has a new JVM."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def test_an_output_is_written_once_and_one_of_two_commits_at_the_same_moment_suc
         shown, errors = process.communicate(timeout=300)
     lines = shown.splitlines()
     assert lines[:3] == WRITTEN, errors[-4000:]
-    # Both attempts name the same winner, and its rows alone are there.
+    # Both attempts name the same winner, and only its rows are there.
     assert lines[3] in ("m1 m1 50", "m2 m2 50"), errors[-4000:]

@@ -91,14 +91,14 @@ def _server(home: Path, conf: dict[str, str]) -> Iterator[int]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Its Python workers do not find this project.
+            # In this folder, the server's Python workers do not find this project.
             cwd=home,
             env={**os.environ, **environment, "PYTHONPATH": ""},
         )
     try:
         while not is_reachable(Endpoint("127.0.0.1", port)):
             assert process.poll() is None
-            time.sleep(0.2)  # it has no other way to say that it listens
+            time.sleep(0.2)  # the server sends no notice when it listens
         yield port
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""Each writer writes once, in a real Spark: repeated, twice to one target, in a former attempt, two at once."""
+"""Each writer writes once in a real Spark: when it is repeated, in a former attempt, and in two attempts at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SWEPT = ("No such file", "does not exist", "triggerer_draft")
 
 @dataclass
 class Target:
-    """Where a kind of output is written, and its rows by Spark."""
+    """A function that writes one kind of output, and one that counts the rows with Spark."""
 
     kind: str
     write: Callable[[Output, Any], str]
@@ -66,7 +66,7 @@ def target(
             )
         case _:
             postgres = f"jdbc:postgresql://127.0.0.1:{postgres_server.port}/postgres?user=postgres"
-            # Spark brings Derby.
+            # Derby is part of Spark.
             derby = "jdbc:derby:memory:tests;create=true"
             database = Connection(spark, derby if request.param == "derby" else postgres, None)
             database.execute(f"CREATE TABLE {name} (id BIGINT)")
@@ -87,7 +87,7 @@ def test_a_repeat_writes_nothing_a_second_call_does_and_so_does_a_cleared_run(
     repeat = try_again()
     assert target.write(repeat, rows) == "was_there"
     assert target.count() == 10
-    # The first try died before its second call.
+    # The first try had made only one call, as if it had died after that. So the second call writes.
     assert target.write(repeat, spark.range(5)) == "written"
     assert target.count() == 15
     third = try_again()
@@ -103,7 +103,7 @@ def test_a_former_attempt_writes_nothing_at_its_start_and_at_the_commit(
     with pytest.raises(OutputRefused, match="no longer the current one"):
         target.write(try_again(current=lambda: False), spark.range(10))
     if target.kind != "delta":
-        # Delta's own commit refuses a second write, so nothing else is asked there.
+        # Delta's writer asks only once, because Delta's own commit refuses a second write.
         answers = iter([True, False])
         with pytest.raises(OutputRefused, match="no longer the current one"):
             target.write(try_again(current=lambda: next(answers)), spark.range(10))
@@ -115,10 +115,10 @@ def test_a_former_attempt_writes_nothing_at_its_start_and_at_the_commit(
 def test_of_two_attempts_that_are_alive_at_once_one_writes(
     spark: Any, target: Target, try_again: TryAgain
 ) -> None:
-    """The second attempt does its whole work where the first asks whether it may commit, and is told yes."""
+    """The first attempt asks whether it may commit. The second does all its work before the answer, which is yes."""
     assert target.write(try_again("0" * 32), spark.range(1)) == "written"
     second: list[str] = []
-    # Delta's own commit decides, so only the beginning is asked about there.
+    # Delta's own commit decides, so Delta's writer asks only at its beginning.
     moments = iter([target.kind == "delta", True, False])
 
     def ask() -> bool:

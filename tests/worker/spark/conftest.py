@@ -17,7 +17,10 @@ def _spark_is_there(trained_home: TrainedHome) -> None:
 
 @pytest.fixture(scope="session")
 def home(trained_home: TrainedHome, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With an archive, and this worker's alone: tests look for Javas that were left behind on it."""
+    """A home with an archive, which no other pytest worker uses.
+
+    So tests can find the Java processes that were left behind on it.
+    """
     home = tmp_path_factory.mktemp("home with a space")
     trained_home.lend_archive(home)
     return home
@@ -25,7 +28,7 @@ def home(trained_home: TrainedHome, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def spark(home: Path) -> Iterator[Any]:
-    """One classic session in this process, gone before the next module looks for Javas left behind."""
+    """A classic session in this process. It ends before another module looks for Java processes left behind."""
     session = open_session(SparkSettings(master="local[2]"), home=home, app_name="tests")
     yield session
     close_session(session)

@@ -10,7 +10,7 @@ import psutil
 
 
 def start_python(code: str, home: Path, **environment: str) -> subprocess.Popen[str]:
-    """Start a process that has `home` and the package's names as variables."""
+    """Start a process with this code, which can use `home`, `open_it` and the names of `triggerer.worker.spark`."""
     preamble = (
         "import os, sys, time\n"
         "from datetime import timedelta\n"
@@ -43,7 +43,7 @@ def run_python(code: str, home: Path, **environment: str) -> str:
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Return all Javas and training processes that were started with this home."""
+    """Return all Java and training processes that were started with this home."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         arguments = process.info["cmdline"] or []

@@ -57,7 +57,7 @@ def connect_server(
             while not is_reachable(Endpoint("127.0.0.1", port)):
                 assert process.poll() is None
                 assert time.monotonic() < deadline
-                time.sleep(0.2)  # it has no other way to say that it listens
+                time.sleep(0.2)  # the server sends no notice when it listens
             yield process
         finally:
             process.kill()
@@ -86,7 +86,7 @@ def test_a_connect_session_works_like_a_classic_one_and_notices_its_servers_end(
             "print(how_it_ended(session))",
             tmp_path,
         )
-    # It also ended soon, where PySpark's own hook at exit would have asked for ten minutes.
+    # The process also ended soon. PySpark's own hook at exit would have asked the dead server for ten minutes.
     assert shown.splitlines() == [
         "3",
         "0",

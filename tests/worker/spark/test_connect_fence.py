@@ -57,7 +57,7 @@ def server() -> Iterator[ConnectServer]:
 
 
 class Client:
-    """A process whose operation leaves marks, in a session that belongs to a tag."""
+    """A client process. Its session has a tag, and its operation leaves marks."""
 
     def __init__(self, server: ConnectServer, folder: Path, tag: str) -> None:
         self.marks = folder / "marks"
@@ -74,7 +74,7 @@ class Client:
         while self.count <= more_than:
             assert self.process.poll() is None or self.process.returncode < 0
             assert time.monotonic() < deadline
-            time.sleep(0.05)  # the server's Python workers have no other way to tell
+            time.sleep(0.05)  # the server's Python workers send no notice of a mark
 
 
 def launcher(server: ConnectServer) -> ConnectLauncher:
@@ -99,7 +99,7 @@ def test_the_work_of_a_killed_client_goes_on_until_its_session_is_stopped(
         f"1 operation stopped on {server.remote}",
     )
     left = client.count
-    time.sleep(2)  # nothing can tell that no mark comes
+    time.sleep(2)  # no event shows that the marks have stopped
     assert client.count == left
     assert places.find("killed") == Absent()
     assert places.stop(found.handle) == Absent()

@@ -26,7 +26,7 @@ def test_a_session_takes_most_classes_from_the_archive_and_prints_nothing(home: 
     shown = run_python(
         "option = '-Xlog:class+load:file=' + str(home / 'loaded')\n"
         "conf = {'spark.driver.extraJavaOptions': f'\"{option}\"'}\n"
-        # Spark warns about a heartbeat during the end of a session.
+        # Otherwise Spark may warn about a heartbeat while a session ends.
         "conf['spark.executor.heartbeatInterval'] = '100s'\n"
         "session = open_it(SparkSettings(conf=conf))\n"
         "warm_up(session)\n"
@@ -131,7 +131,7 @@ def test_the_error_names_the_setting_that_spark_refuses(
 def test_a_damaged_archive_is_not_used_and_one_that_kills_java_is_dropped(
     home: Path, tmp_path: Path
 ) -> None:
-    # An archive with an equal key, in another home, that claims to be complete.
+    # Make a cut archive with the same key in another home. A file with its size makes it seem complete.
     classes = tmp_path / "spark" / "classes"
     classes.mkdir(parents=True)
     for path in (home / "spark" / "classes").glob("*.jsa"):
