@@ -194,7 +194,7 @@ def _train_early(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="session")
 def spark_jars() -> SparkJars:
-    """Jars for Spark's Kafka source, Delta, Iceberg and PostgreSQL; the test skips or fails if Maven lacks them."""
+    """Jars for Spark's Kafka source, Delta, Iceberg and PostgreSQL; a test skips or fails if Maven cannot get them."""
     try:
         return find_spark_jars()
     except ServiceUnavailable as absent:
@@ -264,7 +264,7 @@ def empty_store_url(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure() -> None:
-    """Let the tests' child processes react to Ctrl-C, even if a shell started pytest in the background without it."""
+    """Let the tests' child processes react to Ctrl-C, even if a shell started pytest with Ctrl-C ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -273,7 +273,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Mark tests by tier, and tests that need a server, and collect the rules that the tests hold."""
+    """Mark the tests by tier and by need of a server, put long tests first, and collect the rules that tests hold."""
     # Collect the rules and the modules before `-m` and `-k` leave some tests out.
     config.stash[TESTS_BY_RULE] = tests_by_rule(items)
     config.stash[COLLECTED] = frozenset(item.path for item in items)
@@ -318,7 +318,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Only async tests have a loop. `_no_task_is_left` is set up first, so that it checks after all other fixtures.
+    # Only async tests have a loop. `_no_task_is_left` is set up first, so it checks after the other fixtures.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 

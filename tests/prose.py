@@ -65,7 +65,7 @@ def count(paths: Iterable[Path]) -> Count:
 
 
 def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
-    """Yield the sentences of Python files and Markdown pages, file by file, except those of up to 20 characters."""
+    """Yield the sentences of Python files and Markdown pages, file by file. Very short sentences are left out."""
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             paragraphs = {".py": _python_paragraphs, ".md": markdown_paragraphs}.get(file.suffix)

@@ -48,7 +48,7 @@ def cases(seed: int, number: int) -> list[dict[str, Any]]:
 class Comparison:
     """Counts the answers that equal Airflow's, and two known kinds of differences. Any other difference fails the test.
 
-    Answers may differ where clocks change. And only Airflow creates partitions beyond the end of the DAG.
+    Answers may differ where clocks change. Only Airflow makes a partition whose date is after the DAG's end.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Compares our answers with Airflow's, step by step. Each step asks us with the state that Airflow had."""
+"""Compares our answers with Airflow's, step by step. Each step starts from the state that Airflow had."""
 
 import json
 from collections import Counter

@@ -63,9 +63,7 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
 def kill(service: SampleService) -> float:
     """Kill the API, and return the seconds until it answers again. At the end the service has forgotten the failure."""
     took = kill_api(service)
-    time.sleep(
-        HEALTHY_S
-    )  # a kill before that would count as a repeated failure, with a longer delay
+    time.sleep(HEALTHY_S)  # an earlier kill would count as a repeated failure
     return took
 
 

@@ -174,7 +174,7 @@ def _burn(seconds: float, rate: int, ended: Event, burned: Any) -> None:
             pass
         burned.value += 1
         due += 1 / rate
-        time.sleep(max(0.0, due - time.monotonic()))  # the rate of the control
+        time.sleep(max(0.0, due - time.monotonic()))  # keep the rate of the control
 
 
 def _ask(url: str, token: str, pages: int, rate: int, ended: Event, answered: Any) -> None:

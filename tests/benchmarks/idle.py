@@ -70,7 +70,7 @@ def _watch(scene: Scene, store: Store, service: Service, url: str, seconds: floa
 
 
 class _Transactions:
-    """Counts the service's transactions, and not its own."""
+    """Counts the service's transactions, without adding any. On SQLite it sees only transactions that write."""
 
     def __init__(self, scene: Scene, store: Store, url: str) -> None:
         self._changes = 0

@@ -42,7 +42,7 @@ _HOUR = timedelta(hours=1)
 _WARM_UP_S = 2
 _END_EVERY_S = 0.1
 _OLD_AT_ONCE = 250_000
-"""Events in one statement. A statement that takes longer would count as a database that does not answer."""
+"""Events in one INSERT. With more events it would exceed the time after which a database counts as unavailable."""
 _SEED_ASSETS = """
 INSERT INTO asset (id, name, uri, "group", extra, created_at)
 SELECT n, 'a' || n, 'x-test://a' || n, 'asset', '{}'::jsonb, now() FROM generate_series(1, :assets) AS n

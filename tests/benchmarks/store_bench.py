@@ -109,7 +109,8 @@ async def copy_rows(url: str, rows: int) -> float:
 async def record_rows(database: Database, rows: int) -> tuple[float, int]:
     """Submit a backlog to the recorder, with at most 20,000 pending events.
 
-    Returns: the rows per second, and the number of group commits.
+    Returns:
+        The rows per second, and the number of group commits.
     """
     recorder = EventRecorder(database, on_fenced=lambda fence: None)
     events = [_Event(number) for number in range(rows)]

@@ -27,7 +27,7 @@ _NOTE: Final = (
     "`of series` is the service's rows/s divided by the rows/s of one loop that consumes, decodes, "
     "inserts and commits. `of parts` divides by raw consuming and then inserting with the driver's `executemany`, with "
     "nothing in between. `of parts, ours` divides by raw consuming and our own bulk statements. Each round measures "
-    "the service and then the parts; the middle round is shown."
+    "the service and then the parts. The row shows the round with the median `of parts`."
 )
 _ROUNDS: Final = 3
 

@@ -106,9 +106,9 @@ async def _ms_per_wakeup(open_side: OpenSide, stuck: int, wakeups: int) -> float
 
 
 def measure_stuck_lanes(*, quick: bool) -> Figures:
-    """Measure the way of single events in a lane of their own, beside lanes whose head waits for the store.
+    """Measure the time from sending a single event, in a lane of its own, to its advance.
 
-    The best of five rounds counts.
+    Meanwhile the heads of many other lanes wait for the store. The best of five rounds counts.
     """
     rows = []
     for stuck in (0, 100 if quick else 10_000):

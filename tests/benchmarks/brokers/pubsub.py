@@ -7,7 +7,7 @@ All sides read one server in one run, by turns. The server sends messages as fas
 
 - `bare` is the asynchronous client that the producer uses. It acknowledges each message unread, as a protobuf object.
 - `reading` is `bare`, but it also reads each message.
-- `documented` and `documented-reading` do the same with the client's own classes, as its documentation shows.
+- `documented` and `documented-reading` are `bare` and `reading` with the client's own classes, as in its documentation.
 - `threaded` is Google's own subscriber with its threads.
 - `producer` is our producer without the runtime.
 - `runtime` is our producer under the real runtime, without a database. One watcher makes an event of each message.

@@ -9,7 +9,8 @@ measures the effect of four sick watchers on a whole service.
 
 - *kafka*: a watcher reads a whole topic of Apache Kafka live, and derives an event from one message in ten. Then a
   watcher reads the same topic as its backlog, while no message arrives. Aim: 0.7 of the live rate.
-- *rate*: the two watchers of *kafka* read the log in memory, which costs nothing to read.
+- *rate*: the comparison of *kafka* on the log in memory, which costs nothing to read. It is also done with watchers
+  that derive an event from every message.
 - *head*: one watcher takes messages that arrive at a steady rate. It works first alone, then beside a watcher that
   catches up all the time. A latency counts from the instant at which a message is due until its event is durable.
   Aim: a p99 at most 1.5 times the p99 alone.

@@ -22,7 +22,7 @@ _SEEN: Final = struct.Struct("<qq")
 
 
 class Durable:
-    """Tells when each event was durable. One recorder writes all events, so their ids have the order of its commits."""
+    """Tells when each event was durable. Only one recorder writes at a time, so ids have the order of the commits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

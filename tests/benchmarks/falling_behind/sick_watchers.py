@@ -14,7 +14,7 @@ watchers takes one message in ten. The sick watchers are:
 One run has three phases:
 
 1. *baseline*: all watchers are well. The four get every message and derive no event.
-2. *sick*: the four are sick. If `--kills` or `--takeovers` are given, the service is killed at random moments.
+2. *sick*: the four are sick. If `--kills` or `--takeovers` is given, the service is killed at random moments.
 3. *mended*: the four are well again and catch up, while new messages arrive. Then the benchmark stops
    sending, and waits until all watchers have caught up.
 

@@ -30,7 +30,7 @@ _TYPES: Final = {
 
 
 class Double:
-    """The stand-in: its data, the requests and changes that it received, and the number of change hints to send."""
+    """The stand-in, with its data and a record of the requests. A new number in `hints` announces a change to pages."""
 
     def __init__(self, data: Data, *, token: str | None = None) -> None:
         self.data = data

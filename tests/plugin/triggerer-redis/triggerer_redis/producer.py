@@ -181,7 +181,8 @@ class RedisSharedStreamProducer(SharedStreamProducer):
     async def _read_new(self) -> list[tuple[_Lane, str, dict[bytes, bytes]]]:
         """Wait for the next entries of all lanes that may be read now.
 
-        Returns: the entries; empty if none came in time, or if `_wake` ended the wait.
+        Returns:
+            The entries with their lanes; empty if none came in time, or if `_wake` ended the wait.
         """
         now = anyio.current_time()
         lanes = [lane for lane in self._lanes.values() if not lane.is_paused]

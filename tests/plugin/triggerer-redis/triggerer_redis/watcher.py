@@ -30,8 +30,8 @@ class RedisStreamEventTrigger(MessageTrigger):
 
     Args:
         streams: One or more streams of one server.
-        group: The consumer group that keeps the position, for this reader only. None: a name that is
-            derived from the streams and `value_field`.
+        group: The consumer group that keeps the position. No other program may use it. None: the name is derived from
+            the streams and `value_field`.
         start: "earliest" or "latest", the place to begin in a stream that does not have the group yet.
         value_field: The field that is decoded. The other fields are attributes (`@fields.name`).
     """
@@ -60,7 +60,7 @@ class RedisStreamEventTrigger(MessageTrigger):
 
     @property
     def group_id(self) -> str:
-        """The group's name. The default depends on the streams and `value_field`, so different readers differ."""
+        """The group's name. Its default depends on the streams and `value_field`."""
         return self.group or default_group(self.streams, self.value_field)
 
     def shared_stream_key(self) -> Hashable:
