@@ -1,4 +1,4 @@
-"""The actor of the changes that tests ask for."""
+"""The actor that tests name for their changes."""
 
 from typing import Final
 

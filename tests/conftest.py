@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real servers, stores on them, and a watch on tasks left behind."""
+"""Fixtures for all tests: real servers, databases on them, and checks that a test leaves nothing behind."""
 
 import asyncio
 import gc
@@ -38,10 +38,10 @@ from triggerer.observability.redaction import forget_secrets
 if TYPE_CHECKING:
     from tests.services.pubsub import PubSubServer
 
-# How long an example takes says nothing on a busy machine.
+# On a busy machine, Hypothesis' deadline for an example would fail good tests.
 settings.register_profile("triggerer", deadline=None)
 settings.load_profile("triggerer")
-# Tests run side by side, and each service listens on a port.
+# Tests run side by side, so each service must listen on a free port.
 os.environ.setdefault("TRIGGERER__API__PORT", "0")
 
 TESTS_BY_RULE = pytest.StashKey[TestsByRule]()
@@ -59,7 +59,7 @@ _SERVERS = {
 
 
 def pytest_collection() -> None:
-    # Modules and tests are made, and stay: looking for garbage would take a third of the time.
+    # Collecting creates modules and tests, which all stay. Looking for garbage would take a third of the time.
     gc.disable()
 
 
@@ -70,14 +70,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_known_secrets() -> Iterator[None]:
-    """A password of one test is a plain word in the next: "triggerer" would be hidden in every line."""
+    """Forget the secrets of a test. The logs of the next test must not hide a plain word such as "triggerer"."""
     yield
     forget_secrets()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _loggers_are_not_cached() -> Iterator[None]:
-    """A logger that was cached under one configuration is not seen by `capture_logs` under the next one."""
+    """Cache no loggers, because `capture_logs` misses a logger that was cached under an earlier configuration."""
     configure = structlog.configure
     structlog.configure = partial(_configure_without_cache, configure)
     yield
@@ -90,7 +90,7 @@ def _configure_without_cache(configure: Callable[..., None], **options: Any) -> 
 
 @pytest.fixture(autouse=True)
 def _no_handlers_of_others() -> Iterator[None]:
-    """Remove what a command or a test has added to the root logger: it may set logging up in a later test."""
+    """Remove the handlers that a test added to the root logger, because they would work in later tests too."""
     root = logging.getLogger()
     before = root.handlers[:]
     yield
@@ -101,21 +101,22 @@ def _no_handlers_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`get_connection` remembers the configuration of its first caller, which may be another test.
+    """Forget the configuration that an earlier test gave to `get_connection`, or named in the environment.
 
-    A service that ran in this process has also named its configuration file in the environment.
+    `get_connection` remembers the configuration of its first caller. A service that runs in this process names its
+    configuration file in the environment.
     """
     monkeypatch.setattr("triggerer.abc._resolve_connection", None)
-    # Set and deleted, so that what the test sets is gone afterwards.
+    # First set, then deleted: so pytest also removes the value that the test sets.
     monkeypatch.setenv(CONFIG_VARIABLE, "")
     monkeypatch.delenv(CONFIG_VARIABLE)
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One PostgreSQL server for the session, to be stopped at will but not killed: it is not durable.
+    """One PostgreSQL server for the session. It is not durable, so a test may stop it, but not kill it.
 
-    A test that stops it need not start it again.
+    A test that stops the server need not start it again.
     """
     with service(open_postgres(durable=False)) as server:
         yield server
@@ -123,9 +124,9 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def durable_postgres_server() -> Iterator[PostgresServer]:
-    """Another that keeps what was committed when it is killed.
+    """A second PostgreSQL server for the session. It is durable, so a test may kill it.
 
-    A module whose tests kill it has this fixture as its `postgres_server`.
+    A module whose tests kill the server overrides `postgres_server` with this fixture.
     """
     with service(open_postgres()) as server:
         yield server
@@ -133,15 +134,15 @@ def durable_postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
-    """One Kafka broker for the session; use topics and groups with names of your own."""
+    """One Kafka broker for the session. A test must use its own names of topics and groups."""
     with service(open_kafka()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def pubsub_server() -> "Iterator[PubSubServer]":
-    """One Pub/Sub server for the session; use topics with names of your own."""
-    # Not at the top: its client takes half a second to import.
+    """One Pub/Sub server for the session. A test must use its own names of topics."""
+    # Imported only here, because the client takes half a second to import.
     from tests.services.pubsub import open_pubsub
 
     with service(open_pubsub()) as server:
@@ -150,21 +151,21 @@ def pubsub_server() -> "Iterator[PubSubServer]":
 
 @pytest.fixture(scope="session")
 def elasticmq() -> Iterator[ElasticMqServer]:
-    """One queue service for the session, which keeps nothing when it is stopped; use queues with names of your own."""
+    """One ElasticMQ server for the session. A stop loses all messages. A test must use its own names of queues."""
     with service(open_elasticmq()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def servicebus_server() -> Iterator[ServiceBusServer]:
-    """One test Service Bus for the session; use entities with names of your own."""
+    """One test Service Bus for the session. A test must use its own names of entities."""
     with service(open_servicebus()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def trained_home(tmp_path_factory: pytest.TempPathFactory) -> TrainedHome:
-    """A home with an archive of Spark's classes, made once for all workers of the session."""
+    """A home with an archive of Spark's classes, made once for all pytest workers of the session."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     try:
@@ -175,7 +176,7 @@ def trained_home(tmp_path_factory: pytest.TempPathFactory) -> TrainedHome:
 
 @pytest.fixture(scope="session", autouse=True)
 def _train_early(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Make the archive of Spark's classes while other tests run; otherwise several workers would wait for it.
+    """Make the archive of Spark's classes while other tests run, so that pytest's workers need not wait for it.
 
     A failure is reported by the first test that needs the archive.
     """
@@ -193,7 +194,7 @@ def _train_early(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="session")
 def spark_jars() -> SparkJars:
-    """Jars for Spark's Kafka source, Delta, Iceberg and PostgreSQL; skips or fails where Maven cannot get them."""
+    """Jars for Spark's Kafka source, Delta, Iceberg and PostgreSQL; a test skips or fails if Maven cannot get them."""
     try:
         return find_spark_jars()
     except ServiceUnavailable as absent:
@@ -209,14 +210,14 @@ def spark_cluster() -> Iterator[SparkCluster]:
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """SQLAlchemy's URL of a PostgreSQL database that is this test's alone: tables, no rows."""
+    """SQLAlchemy's URL of a PostgreSQL database that only this test uses. It has tables, but no rows."""
     with database_pool(postgres_server).database() as url:
         yield url
 
 
 @pytest.fixture
 def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """The same without tables."""
+    """SQLAlchemy's URL of a PostgreSQL database without tables, which only this test uses."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_database(name)
     postgres_server.start()
@@ -230,7 +231,7 @@ def _templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path, _templates: Path) -> str:
-    """SQLAlchemy's URL of a SQLite file that is this test's alone: tables, no rows."""
+    """SQLAlchemy's URL of a SQLite file that only this test uses. It has tables, but no rows."""
     return create_migrated_file(tmp_path / "triggerer.sqlite", _templates)
 
 
@@ -248,7 +249,7 @@ _EACH_DATABASE = [
 
 @pytest.fixture(params=_EACH_DATABASE)
 def store_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a database with tables, without rows: the test runs once on each that we support."""
+    """The URL of a database with tables and without rows. The test runs once on SQLite, and once on PostgreSQL."""
     fixture = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
     url: str = request.getfixturevalue(fixture)
     return url
@@ -256,14 +257,14 @@ def store_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=_EACH_DATABASE)
 def empty_store_url(request: pytest.FixtureRequest) -> str:
-    """The same without tables."""
+    """The URL of a database without tables. The test runs once on SQLite, and once on PostgreSQL."""
     fixture = {"sqlite": "empty_sqlite_url", "postgresql": "empty_postgres_url"}[request.param]
     url: str = request.getfixturevalue(fixture)
     return url
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C work in what the tests start, also where a shell runs us in the background without it."""
+    """Let the tests' child processes react to Ctrl-C, even if a shell started pytest with Ctrl-C ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -272,8 +273,8 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Mark what needs a server, so that `-m "not services"` is a quick run; note which rules the tests hold."""
-    # Before `-m` and `-k` leave some of them out.
+    """Mark the tests by tier and by need of a server, put long tests first, and collect the rules that tests hold."""
+    # Collect the rules and the modules before `-m` and `-k` leave some tests out.
     config.stash[TESTS_BY_RULE] = tests_by_rule(items)
     config.stash[COLLECTED] = frozenset(item.path for item in items)
     for item in items:
@@ -287,7 +288,7 @@ def pytest_collection_modifyitems(
 
 
 def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Put some of the long tests at the start of each worker's share: xdist deals the list out in equal parts."""
+    """Put some long tests at the start of each worker's share. xdist divides the list into equal parts."""
     long = [item for item in items if item.get_closest_marker("long")]
     others = [item for item in items if not item.get_closest_marker("long")]
     ordered = []
@@ -300,7 +301,7 @@ def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def pytest_runtest_setup() -> None:
-    """A server that one test stopped is there for the next."""
+    """Start the servers again that the test before has stopped."""
     restart_stopped()
 
 
@@ -308,7 +309,7 @@ def pytest_runtest_setup() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the ends of the servers' logs below a failure."""
+    """Add the ends of the servers' logs to the report of a failed test that needs servers."""
     report = yield
     if report.failed and item.get_closest_marker("services"):
         report.sections.extend(keep_logs())
@@ -317,7 +318,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Only async tests get a loop; set up first, so that it looks after all other fixtures are gone.
+    # Only async tests have a loop. `_no_task_is_left` is set up first, so it checks after the other fixtures.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 
@@ -325,7 +326,7 @@ def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 async def _no_task_is_left() -> AsyncIterator[None]:
     yield
-    for _ in range(5):  # turns of the loop for tasks that are just ending
+    for _ in range(5):  # a few turns of the loop, for tasks that are about to end
         await asyncio.sleep(0)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left:

@@ -1,4 +1,4 @@
-"""Counts sentences that make a reader go back: `python -m tests.prose [PATH ...]` shows them, with file and line.
+"""Counts sentences that are hard to read: `python -m tests.prose [PATH ...]` shows them with file and line.
 
 A match is a sentence to look at, not an error. `tests/unit/repository/test_prose.py` keeps the rate of each folder from
 rising.
@@ -48,7 +48,7 @@ class Sentence(NamedTuple):
 
 
 class Count(NamedTuple):
-    """How many sentences there are, and how many of them have a habit."""
+    """The number of sentences, and of the sentences with one of `HABITS`."""
 
     sentences: int
     suspects: int
@@ -65,7 +65,7 @@ def count(paths: Iterable[Path]) -> Count:
 
 
 def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
-    """The sentences of Python files and Markdown pages, file by file."""
+    """Yield the sentences of Python files and Markdown pages, file by file. Very short sentences are left out."""
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             paragraphs = {".py": _python_paragraphs, ".md": markdown_paragraphs}.get(file.suffix)
@@ -100,7 +100,7 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def markdown_paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs, items of lists and cells of tables; neither code nor headings."""
+    """Yield the paragraphs, list items and cells of tables with their line numbers, without code and headings."""
     lines: list[str] = []
     for number, row in enumerate([*outside_code(text), ""], 1):
         starts = re.match(r"\s*(?:[-*:] |\d+\. )", row)
@@ -123,7 +123,7 @@ def outside_code(text: str) -> Iterator[str]:
 
 
 def cells(row: str) -> list[str]:
-    """The cells of a table's row."""
+    """Return the cells of a table's row."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip().strip("|"))]
 
 

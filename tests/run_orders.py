@@ -1,4 +1,4 @@
-"""Runs as an executor knows them."""
+"""Makes the orders that an executor gives to its workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triggerer.domain.attempts import RunOrder
 
 
 def order(run_pk: int, attempt: int = 1, **values: Any) -> RunOrder:
-    """An attempt of a run whose DAG has no schedule and needs no Spark."""
+    """Return the order for an attempt of a manual run, without Spark. `values` replace fields of the order."""
     now = datetime.now(UTC)
     given = {
         "dag_id": "d",

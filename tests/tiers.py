@@ -1,8 +1,11 @@
-"""The tiers of the tests: `make test` runs the quick tier, and `make test-all` the full one, which is all the rest.
+"""Divides the tests into tiers: `make test` runs the quick tier, and `make test-all` runs the full tier.
 
-The quick tier has what a user's path crosses, in less than six minutes on two idle cores. A test is in the full tier if
-it carries the mark `full`, if its module is not listed here, or if it needs PostgreSQL and its module is not in
-`ON_POSTGRESQL`. The long proofs (mark `soak`) are in neither.
+The quick tier tests the features that most users need, in less than six minutes on two idle cores. The full tier has
+the other tests, except the long proofs (mark `soak`). A test is in the full tier in one of these cases:
+
+- It carries the mark `full`.
+- Its module is not listed in `QUICK`.
+- It needs PostgreSQL, and its module is not listed in `ON_POSTGRESQL`.
 
 `python -m tests.tiers` prints the paths of the quick tier, so that nothing else is collected for it.
 """
@@ -32,7 +35,7 @@ QUICK: Final = (
     "store",
     "unit",
 )
-"""Folders and modules below tests/ of which `make test` runs what is not marked `full`."""
+"""Folders and modules below tests/. `make test` runs their tests that are not marked `full`."""
 
 ON_POSTGRESQL: Final = (
     "hosting/test_host.py",
@@ -47,11 +50,11 @@ ON_POSTGRESQL: Final = (
     "store/schema/test_migrations.py",
     "store/streams/test_leases.py",
 )
-"""Modules of the main path, whose quick tests run on PostgreSQL, too."""
+"""Modules whose tests on PostgreSQL are in the quick tier too, because most users need their features."""
 
 
 class Test(Protocol):
-    """The part of `pytest.Item` that decides about its tier."""
+    """The part of `pytest.Item` that `is_quick` reads."""
 
     path: Path
 
@@ -69,7 +72,7 @@ def is_quick(test: Test) -> bool:
         return False
     if path in ON_POSTGRESQL:
         return True
-    # A test that runs on each database asks for the server only while it runs: the mark of its parameter tells.
+    # A test that runs on each database has no server among its fixtures. The mark of its parameter names the database.
     servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
     return not servers and not test.get_closest_marker("postgresql")
 

@@ -1,4 +1,4 @@
-"""Asks an oracle: a script that runs with the Python of Airflow's own environment."""
+"""Runs an oracle, which is a script that answers cases with Airflow's own code."""
 
 import json
 import subprocess
@@ -8,7 +8,12 @@ from typing import Any
 
 
 def ask_airflow(python: str, oracle: str, cases: Sequence[dict[str, Any]]) -> list[Any]:
-    """What a script beside this module answers to each of the cases, which it reads as JSON."""
+    """Return an oracle's answers to the cases, in their order.
+
+    Args:
+        python: An interpreter in an environment with Airflow.
+        oracle: The script's file name, in the folder of this module.
+    """
     done = subprocess.run(
         [python, str(Path(__file__).with_name(oracle))],
         input=json.dumps(cases),

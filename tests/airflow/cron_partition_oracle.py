@@ -1,8 +1,10 @@
-"""Answers of Airflow's `CronPartitionTimetable`. Run by a Python that has Airflow; imports nothing of ours.
+"""Answers cases with Airflow's `CronPartitionTimetable`. It runs with a Python that has Airflow, without our packages.
 
-Standard input: JSON, a list of cases as `test_cron_partitions.py` makes them. Standard output: for each a list of steps
-`[asked, answer]`: `asked` are now and the last run (null, or its moment and its partition's date), `answer` is null,
-`{"error": ...}`, or run_after, the partition's date and its key.
+Standard input is a JSON list of cases from `test_cron_partitions.py`. Standard output is a JSON list with an item for
+each case, which is a list of steps `[asked, answer]`:
+
+- `asked` has the time now, and the last run: null, or the run's `run_after` and its partition's date.
+- `answer` is null, `{"error": ...}`, or `run_after`, the partition's date and the partition's key.
 """
 
 import json
@@ -14,7 +16,7 @@ from types import SimpleNamespace
 from airflow.timetables import base, trigger
 from timetable_oracle import CLOCK, STUCK, asking, instant, text
 
-# It would write to standard output.
+# The module's logger would write to standard output, between the answers.
 trigger.log = SimpleNamespace(info=lambda *_, **__: None)
 
 

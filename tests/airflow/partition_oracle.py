@@ -1,7 +1,8 @@
-"""Answers of Airflow's partition mappers. Run by a Python that has Airflow; imports nothing of ours.
+"""Answers cases with Airflow's partition mappers. It runs with a Python that has Airflow, without our packages.
 
-Standard input: JSON, a list of `{"mapper", "keys", "runs"}`. Standard output: for each, what each key is for, and what
-each run waits for (null: no roll-up); "refused" where Airflow raises.
+Standard input is a JSON list of cases `{"mapper", "keys", "runs"}`. Standard output is a JSON list with an item for
+each case. An item has two lists: the runs' keys for each key of an event, and the events' keys that each run waits for.
+The second list is null unless the mapper is a roll-up. "refused" means that Airflow raised a `ValueError`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Airflow's triggers through the adapter, on the real runtime; runs only where Airflow is installed."""
+"""Airflow's triggers run with the adapter on the real runtime. The tests need an environment with Airflow."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -50,7 +50,7 @@ class Producer(SharedStreamProducer):
 
 
 class Acknowledged(BaseEventTrigger):
-    """An Airflow trigger in ack mode: fires for odd numbers, rejects 2, skips 0."""
+    """An Airflow trigger in ack mode, which fires for odd numbers, rejects 2, and skips 0."""
 
     timed_out: ClassVar[list[str]]
 
@@ -108,7 +108,7 @@ class Alone(Acknowledged):
 
 
 class Keeps(Acknowledged):
-    """Rejects nothing."""
+    """An Airflow trigger that fires for every number and rejects none."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[int]
@@ -158,7 +158,7 @@ async def test_an_acknowledged_trigger_runs_unchanged_and_its_producer_is_told_i
 
 
 class Elsewhere(Acknowledged):
-    """Rejects 2 from another task or thread, as `how` says."""
+    """An Airflow trigger that rejects 2 in another task or thread. `how` is a key of `REJECTING`."""
 
     def __init__(self, *, how: str, every: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(every=every)
@@ -208,7 +208,7 @@ class ElsewhereHere(AirflowEventTrigger):
 
 @pytest.mark.parametrize("how", REJECTING)
 async def test_airflows_reject_has_effect_from_child_tasks_and_threads(how: str) -> None:
-    """Airflow itself asks for the call in the task that runs the filter (its docstring says so)."""
+    """Airflow's docstring allows the call only in the task that runs the filter. Our adapter allows more."""
     async with StreamHarness() as streams:
         one = await streams.add(ElsewhereHere(Elsewhere(how=how)))
         with anyio.fail_after(10):
@@ -222,7 +222,7 @@ async def test_airflows_reject_has_effect_from_child_tasks_and_threads(how: str)
 
 
 async def test_a_sibling_is_not_touched_by_what_another_rejects() -> None:
-    """Each subscriber's context is its own, also for Airflow's function."""
+    """Each subscriber has a context of its own, so Airflow's function rejects only for the calling filter."""
     async with StreamHarness() as streams:
         await streams.add(ElsewhereHere(Elsewhere(how="a task")))
         keeps = await streams.add(KeepsHere(Keeps()))

@@ -1,4 +1,4 @@
-"""The Kafka provider's triggers on a real broker; runs only where Airflow is installed."""
+"""The triggers of Airflow's Kafka provider run on a real broker. The tests need an environment with Airflow."""
 
 import uuid
 from typing import Any
@@ -21,7 +21,7 @@ from watchers.airflow import AirflowEventTrigger
 
 
 class Topic:
-    """A topic and a consumer group of this test alone."""
+    """A topic and a consumer group that only one test uses, with the connection to them."""
 
     def __init__(self, server: KafkaServer) -> None:
         self.name = self.group = f"airflow-{uuid.uuid4().hex[:8]}"

@@ -1,6 +1,8 @@
-"""Our partition mappers beside those of Airflow 3.3.2; the recorded answers were made as `test_timetables.py` says.
+"""Compares our partition mappers with Airflow 3.3.2's.
 
-Keys that show the offset differ on days on which clocks are set (docs/reference/partitions.md); the cases have none.
+The answers were recorded with `TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m
+tests.airflow.test_partition_mappers`. On days on which clocks are set, keys with a UTC offset differ from Airflow's
+(docs/reference/partitions.md). The cases use zones whose clocks are not set.
 """
 
 import json
@@ -84,7 +86,7 @@ def our_answers(case: dict[str, Any]) -> list[Any]:
 
 
 def with_defaults(value: dict[str, Any]) -> dict[str, Any]:
-    """What our own JSON always has."""
+    """Add the arguments that our own JSON always has, and Airflow's need not have."""
     arguments = dict(value["arguments"])
     if value["type"] == "RollupMapper":
         arguments.setdefault("wait_policy", spec("WaitForAll"))

@@ -1,4 +1,4 @@
-"""A whole `triggerer standalone` with triggers of Airflow's Kafka provider; runs only where Airflow is installed."""
+"""A whole `triggerer standalone` hosts triggers of Airflow's Kafka provider. The tests need Airflow installed."""
 
 import json
 import os
@@ -56,11 +56,11 @@ enable_auto_commit = "false"
 auto_offset_reset = "earliest"
 """
 STARTS_WITHIN_S = 90
-"""Airflow is imported by the service, by the parser for the file, and by each worker."""
+"""A start is slow, because the service, the parser of the DAG file and each worker import Airflow."""
 
 
 class Service(Instance):
-    """With topics and consumer groups of its own."""
+    """A service with new topics and consumer groups, and a DAG on triggers of Airflow's provider."""
 
     def __init__(self, folder: Path, server: KafkaServer) -> None:
         name = f"airflow-{uuid.uuid4().hex[:8]}"
@@ -77,7 +77,7 @@ class Service(Instance):
             database_url=f"sqlite:///{folder / 'home' / 'triggerer.sqlite'}",
             bootstrap=self.servers,
         )
-        # The package itself may not be installed in this environment, so that no entry point names the plugin.
+        # In an environment without our package installed, no entry point names the plugin. So allow its module.
         allowed = '[core]\nallowed_trigger_modules = ["watchers.airflow"]\n'
         config = self.config.read_text().replace("[core]\n", allowed, 1)
         self.config.write_text(config + CONFIG.format(servers=self.servers, group=self.group))
@@ -112,7 +112,7 @@ class Service(Instance):
             consumer.close()
 
     def events(self, asset: str) -> list[str]:
-        """What the asset's events carry, oldest first."""
+        """Return the payloads of the asset's events, oldest first."""
         found = self.json("assets", "events", "--asset", asset)
         return [event["extra"]["payload"] for event in reversed(found)]
 
@@ -148,7 +148,7 @@ def test_a_standalone_hosts_the_kafka_providers_triggers_and_runs_what_waits_for
 ) -> None:
     service.until_watching()
     watchers = {row["asset_name"]: row for row in service.json("watchers", "list")}
-    # The provider's key is what makes the two share one consumer.
+    # The triggers of `orders` and `audit` have one key from the provider, so they share one consumer.
     assert watchers["orders"]["stream"] == watchers["audit"]["stream"]
     assert watchers["queue"]["stream"] != watchers["orders"]["stream"]
     service.send(service.topic, "one", "two")
@@ -178,6 +178,6 @@ def test_what_comes_while_the_standalone_is_away_fires_when_it_is_back_and_nothi
     service.start()
     service.until_events("orders", ["before", "away 1", "away 2"])
     service.until_events("audit", ["before", "away 1", "away 2"])
-    # Time in which a message that came twice would be seen twice.
+    # Wait long enough to see the second event of a message that comes twice.
     time.sleep(2)
     assert service.events("orders") == ["before", "away 1", "away 2"]

@@ -1,4 +1,4 @@
-"""What holds where Airflow is not installed, and the way into an environment where it is."""
+"""The adapter without Airflow. One test runs the other modules' tests in an environment that has Airflow."""
 
 import importlib.util
 import os

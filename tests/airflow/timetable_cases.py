@@ -1,4 +1,7 @@
-"""Random cases for the comparison with Airflow: a timetable, what the DAG allows, a clock that moves run by run."""
+"""Random cases for the comparison with Airflow.
+
+A case has a timetable, the DAG's start, end and `catchup`, and a clock that moves on after each run.
+"""
 
 import json
 import random
@@ -21,7 +24,7 @@ _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly",
 
 @cache
 def clock_changes(zone: str) -> tuple[datetime, ...]:
-    """The hours, in UTC, in which the clocks of a zone are set."""
+    """Return the minutes, in UTC, at which the clocks of a zone are set."""
     at, end = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC), datetime(LAST_YEAR, 12, 1, tzinfo=UTC)
     info, found = ZoneInfo(zone), []
     while at < end:
@@ -38,7 +41,7 @@ def clock_changes(zone: str) -> tuple[datetime, ...]:
 
 
 class Cases:
-    """Draws cases; the same seed draws the same."""
+    """Draws random cases. Equal seeds give equal cases."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

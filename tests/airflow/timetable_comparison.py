@@ -1,4 +1,4 @@
-"""Our answers beside Airflow's, step by step, each from the state in which Airflow was asked."""
+"""Compares our answers with Airflow's, step by step. Each step starts from the state that Airflow had."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ Answers = list[Any]
 
 
 def record(cases: list[Case], answers: list[Answers]) -> None:
-    """One case a line."""
+    """Write the cases with Airflow's answers to `RECORDED`, one case in a line."""
     lines = (
         json.dumps([case, answer], separators=(",", ":")).replace("+00:00", "Z")
         for case, answer in zip(cases, answers, strict=True)
@@ -39,7 +39,7 @@ def recorded() -> tuple[list[Case], list[Answers]]:
 
 
 class Comparison:
-    """Counts what is equal, and what differs for which reason. Anything else that differs is an assertion."""
+    """Counts equal answers, and different answers by reason. A difference without a known reason fails the test."""
 
     def __init__(self) -> None:
         self.equal = 0
@@ -52,7 +52,7 @@ class Comparison:
     def add(self, case: Case, answers: Answers) -> None:
         timetable = _timetable(case)
         if timetable is None:
-            # Airflow takes such an expression, and fails each time that it is asked.
+            # Airflow accepts such an expression, but each of its answers is an error or none.
             steps = [answer for _, answer in answers[:-1]]
             assert all(step is None or "error" in step for step in steps), (case, answers)
             self.different["an expression that names no date is refused"] += 1
@@ -72,7 +72,7 @@ class Comparison:
 
 
 def _timetable(case: Case) -> Timetable | None:
-    """None: its expression names no date."""
+    """Return our timetable of a case; None if we refuse it because its expression names no date."""
     arguments = case["arguments"]
     if case["type"] == "EventsTimetable":
         arguments = {"description": None, **arguments}
@@ -101,7 +101,7 @@ def _steps(timetable: Timetable, case: Case, answers: Answers) -> Iterator[tuple
 
 
 def _is_named(case: Case, ours: list[str] | None) -> bool:
-    """Whether our answer consists of instants that the expression names; `test_walk.py` holds what that means."""
+    """Return True if the cron expression names the instants of our answer. `test_walk.py` tests `Cron.matches`."""
     if ours is None:
         return True
     crons = _crons(case)
@@ -117,7 +117,7 @@ def _is_where_clocks_change(case: Case, asked: Any, *answers: Any) -> bool:
         texts += answer if isinstance(answer, list) else []
     moments = [_instant(text) for text in texts if text is not None]
     low, high = min(moments), max(moments) + DAY
-    # Airflow looks one instant back.
+    # Airflow's answer may depend on the instant before.
     low = min(cron.before(low) or low for cron in _crons(case)) - DAY
     return any(low <= change <= high for change in clock_changes(case["arguments"]["timezone"]))
 

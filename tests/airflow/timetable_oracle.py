@@ -1,9 +1,11 @@
-"""Answers of Airflow's timetables, for a list of cases. Run by a Python that has Airflow; imports nothing of ours.
+"""Answers cases with Airflow's timetables. It runs with a Python that has Airflow, without our packages.
 
-Standard input: JSON, a list of cases as `timetable_cases.py` makes them. Standard output: a list of their answers,
-each a list of steps. A step is `[asked, answer]`: `asked` are now and the last data interval, `answer` is null, or
-run_after and the data interval's start and end, or `{"error": ...}`. The last item of a case is the manual data
-interval at its "now".
+Standard input is a JSON list of cases from `timetable_cases.py`. Standard output is a JSON list with an item for each
+case. An item is a list of steps `[asked, answer]`. After them comes the data interval of a manual run at the case's
+`now`. The parts of a step are:
+
+- `asked` has the time now, and the last data interval or null.
+- `answer` is null, `{"error": ...}`, or `run_after` with the data interval's start and end.
 """
 
 import json
@@ -26,7 +28,7 @@ class Clock:
 
 
 CLOCK = Clock()
-# Every place where these modules read the time.
+# Replace every clock that these modules read.
 interval.utcnow = trigger.utcnow = CLOCK.utcnow
 simple.timezone = events.timezone = SimpleNamespace(
     utcnow=CLOCK.utcnow, coerce_datetime=simple.timezone.coerce_datetime

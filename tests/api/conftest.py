@@ -31,7 +31,7 @@ ROLES = ("viewer", "operator", "admin")
 
 @dataclass
 class Api:
-    """The application, and a token of each kind."""
+    """The API's application, with a token of each role, a revoked token, and the token of a run."""
 
     context: ApiContext
     tokens: dict[str, str]
@@ -55,7 +55,7 @@ class Api:
         )
 
     async def audit(self) -> list[tuple[str, str, str]]:
-        """Return the action, the actor and the way of each audited change, oldest first."""
+        """Return the action, the actor and the interface (`via`) of each audited change, oldest first."""
         async with self.database.reading() as session:
             rows = await list_audit(session)
         return [(row.action, row.actor, row.via) for row in reversed(rows)]
@@ -69,7 +69,7 @@ class Api:
         ]
 
     def with_settings(self, **api: Any) -> Api:
-        """Return the API with other values in [api]."""
+        """Return an API on this database, with other values in `[api]`."""
         settings = replace(self.context.settings, api=replace(self.context.settings.api, **api))
         return Api(make_context(settings, self.database), self.tokens)
 
@@ -85,7 +85,7 @@ async def api(sqlite_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 async def filled(database: Database, home: Path) -> Api:
-    """Return the API over a database that gets tokens, a DAG with a queued event, and a run that runs."""
+    """Fill a database with tokens, a DAG with a queued event and a running run; return the API on it."""
     settings = load_settings(environ={"TRIGGERER__CORE__HOME": str(home)})
     settings = replace(settings, api=replace(settings.api, rate_limit=100_000))
     tokens: dict[str, str] = {}
@@ -100,7 +100,7 @@ async def filled(database: Database, home: Path) -> Api:
 
 
 async def _running(session: AsyncSession, home: Path) -> None:
-    """Store a DAG with a queued event, and a run that runs."""
+    """Store a DAG with a queued event and a running run, and write the log of the run."""
     session.add(
         Asset(id=1, name="orders", uri="x-test://orders", declared_in="a.py", created_at=NOW)
     )

@@ -1,4 +1,4 @@
-"""The matrix of access: every route with every kind of sender."""
+"""Access to the API: every route is tried with every kind of sender."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ MATRIX: dict[tuple[str, str], tuple[str, bool]] = {
     ("DELETE", "/tokens/{token_id}"): (ADMIN, False),
     ("GET", "/openapi.json"): (PUBLIC, False),
 }
-"""The lowest role of each route below /api/v1, and whether it takes the token of a run."""
+"""The lowest role for each route below /api/v1, and whether the route accepts a run token."""
 AIRFLOW = {
     ("GET", "/api/v2/assets"): VIEWER,
     ("POST", "/api/v2/assets/events"): OPERATOR,
@@ -92,7 +92,7 @@ AIRFLOW = {
 }
 OTHERS = {
     ("POST", "/auth/token"),
-    # A signature, a token in the body or a code in the link stands in place of the header.
+    # These routes check a signature, a token in the body or a code in the link, and no token in the header.
     ("POST", "/api/v1/events/{hook}"),
     ("OPTIONS", "/api/v1/events/{hook}"),
     ("POST", "/api/v1/session"),
@@ -156,7 +156,7 @@ def may(sender: str, role: str, by_run: bool) -> bool:
 
 
 def rows() -> dict[tuple[str, str], tuple[str, bool]]:
-    """Return the matrix with whole paths."""
+    """Return the lowest roles by whole path, including the routes for Airflow's clients and the metrics."""
     ours = {(method, f"{V1}{path}"): row for (method, path), row in MATRIX.items()}
     theirs = {**AIRFLOW, ("GET", "/metrics"): VIEWER}
     return ours | {route: (role, False) for route, role in theirs.items()}
@@ -182,7 +182,7 @@ async def test_a_sender_reaches_exactly_the_routes_of_its_role(api: Api, sender:
     async with api.client(None if sender == "none" else sender) as client:
         for (method, path), (role, by_run) in rows().items():
             if path in STREAMS and may(sender, role, by_run):
-                # An answer without end, or one of a running service; the tests of live services read them.
+                # The answer has no end, or needs a running service. The tests of live services cover it.
                 continue
             filled = path
             for name, value in FILLED.items():

@@ -60,7 +60,7 @@ CHUNK = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
 REQUESTS = [
     ("POST /api/v1/assets/events", (JSON, f"Content-Length: {2 * MIB}"), b"x" * 2 * MIB, 413, "over the limit"),
     ("POST /api/v1/assets/events", (JSON, "Transfer-Encoding: chunked"), CHUNK * 32, 413, "over the limit"),
-    # The length alone is enough: nobody waits for two gigabytes.
+    # The API refuses by the length alone, without waiting for two gigabytes.
     ("POST /api/v1/assets/events", (JSON, f"Content-Length: {2048 * MIB}"), b"", 413, "over the limit"),
     ("POST /api/v1/assets/events", (JSON, "Content-Length: -1"), b"", 400, ""),
     ("POST /api/v1/assets/events", (JSON, "Content-Length: 5", "Content-Length: 6"), b"123456", 400, ""),
@@ -107,7 +107,7 @@ async def _send_all(api: Api) -> None:
 
 @asynccontextmanager
 async def slow_readers(api: Api, address: str, number: int) -> AsyncIterator[None]:
-    """Ask for a megabyte of a log, and read a byte now and then."""
+    """Keep this number of clients, which ask for a megabyte of a log and read a byte every 50 ms."""
     host, port = address.removeprefix("http://").split(":")
 
     async def read(begun: anyio.Event) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAPI description against a live service: no 5xx, and every answer is described."""
+"""schemathesis tries the OpenAPI description on a live service: no answer is a 5xx, and all answers are described."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITING = 20_000
 )
 @pytest.mark.timeout(1_800)
 def test_every_answer_of_a_live_service_is_described(tmp_path: Path, examples: int) -> None:
-    # Streams of answers do not end by themselves.
+    # These routes stream, and their answers have no end.
     left_out = ("/api/v1/changes", r"/api/v1/dags/{dag_id}/dagRuns/{run_id}/logs")
     with open_sample_service(tmp_path, settings="rate_limit = 100000\n") as service:
         add_events(service)
@@ -52,19 +52,19 @@ def test_every_answer_of_a_live_service_is_described(tmp_path: Path, examples: i
             timeout=1_700,
             check=False,
         )
-    # The failures come first, and a long list of hints after them.
+    # schemathesis prints the failures first, and then a long list of hints.
     failures = done.stdout.partition("= FAILURES =")[2] or done.stdout
     assert done.returncode == 0, failures[:5_000] + done.stderr[-2_000:]
     assert "request failed" not in (tmp_path / "service.log").read_text()
 
 
 def add_events(service: SampleService) -> None:
-    """Store many events of an asset beside the service, some of them in the queue of a paused DAG."""
+    """Write many events of an asset straight into the store, and queue some of them for a paused DAG."""
     deadline = time.monotonic() + 60
     with service.client() as client:
         while client.get("/api/v1/dags/paused").status_code != 200:
             assert time.monotonic() < deadline
-            time.sleep(0.2)  # another process reads the DAG files
+            time.sleep(0.2)  # the DAG files are read in another process
     with closing(sqlite3.connect(service.home / "triggerer.db", timeout=60)) as store, store:
         (asset,) = store.execute("SELECT id FROM asset WHERE name = 'odd ticks'").fetchone()
         (last,) = store.execute("SELECT coalesce(max(id), 0) FROM asset_event").fetchone()

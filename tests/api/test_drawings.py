@@ -1,4 +1,4 @@
-"""What the page draws, and how it finds things."""
+"""The routes for the page's drawings (grid, calendar and graph), and for its search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API is killed while many clients ask: it comes back, and messages are no later than without."""
+"""The API is killed while many clients send requests. It starts again, and messages become events without delay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLS = 3
 CLIENTS = 8
 REQUESTS_A_SECOND = 50
 HEALTHY_S = 11
-"""A process that has lived this long is started again at once."""
+"""A process that lived this long before it failed is restarted at once."""
 DAGS = (
     TICKS.partition("report = Asset")[0].replace("asyncio.sleep(1)", "asyncio.sleep(0.02)")
     + """
@@ -43,9 +43,9 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
     ) as service:
         with service.client() as client:
             while newest(client) < 50:
-                time.sleep(0.1)  # another process makes the events
+                time.sleep(0.1)  # the events are made in another process
         with asking(service) as answers:
-            time.sleep(HEALTHY_S)  # the load before the kills, which is compared
+            time.sleep(HEALTHY_S)  # measure before the kills, for comparison
             first = len(answers)
             at_rest = last_of(service)
             took = [kill(service) for _ in range(KILLS)]
@@ -61,15 +61,15 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
 
 
 def kill(service: SampleService) -> float:
-    """Kill the API, return the seconds until it answers again, and let it live until the next kill is a new failure."""
+    """Kill the API, and return the seconds until it answers again. At the end the service has forgotten the failure."""
     took = kill_api(service)
-    time.sleep(HEALTHY_S)  # the service counts an earlier end as one more failure, and waits longer
+    time.sleep(HEALTHY_S)  # an earlier kill would count as a repeated failure
     return took
 
 
 @contextmanager
 def asking(service: SampleService) -> Iterator[list[int]]:
-    """Ask for lists from many clients, at a fixed rate. A client waits between its requests."""
+    """Let many clients request a list at a fixed rate until the block ends; yield the statuses of their answers."""
     answers: list[int] = []
     stop = threading.Event()
 
@@ -104,7 +104,11 @@ def newest(client: httpx.Client) -> int:
 
 
 def late(client: httpx.Client, after: int, to: int) -> list[float]:
-    """Return how late each tick of these numbers became an event, in seconds, sorted; no tick may be missing."""
+    """Return the seconds from a tick to its event, sorted, for the ticks after `after` up to `to`.
+
+    Raises:
+        KeyError: A tick has no event.
+    """
     found: dict[int, float] = {}
     query: dict[str, str | int] = {"asset": "ticks", "limit": 1_000}
     while True:

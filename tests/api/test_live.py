@@ -74,7 +74,7 @@ def kill_api(service: SampleService) -> float:
                 if client.get(f"{V1}/dags").status_code == 200:
                     break
             except httpx.HTTPError:
-                time.sleep(0.05)  # the API is another process, and starts again
+                time.sleep(0.05)  # the API starts again in another process
     took = time.monotonic() - began
     assert api_process(service).pid != killed.pid
     return took
@@ -89,7 +89,7 @@ def test_the_api_lets_the_stream_and_the_runs_go_first(service: SampleService) -
 @pytest.mark.parametrize(
     "within_s",
     [
-        # The start takes longer while other tests run.
+        # The start takes longer while other tests use the machine.
         30,
         pytest.param(5, marks=pytest.mark.soak),
     ],
@@ -115,7 +115,7 @@ def test_posts_with_ten_keys_through_cut_connections_make_ten_events(
             random = Random(1)
             answered = 0
             while not done.wait(random.uniform(0.2, 0.8)):
-                # On a busy machine an answer can take longer than this: each connection would be cut before its answer.
+                # Cut only after a new answer. Otherwise, on a busy machine, no connection might live until its answer.
                 if len(statuses) > answered:
                     answered = len(statuses)
                     proxy.refuse()
@@ -182,7 +182,7 @@ def test_airflows_own_client_emits_triggers_reads_and_pauses(service: SampleServ
         deadline = time.monotonic() + 30
         while runs.get_dag_run("daily", "from_airflow").state != "success":
             assert time.monotonic() < deadline
-            time.sleep(0.1)  # a client of Airflow asks again and again
+            time.sleep(0.1)  # Airflow's client has to poll
         assert DAGApi(client).patch_dag("daily", DAGPatchBody(is_paused=True)).is_paused
         assert not DAGApi(client).patch_dag("daily", DAGPatchBody(is_paused=False)).is_paused
         with pytest.raises(NotFoundException):
@@ -207,7 +207,7 @@ def test_a_followed_log_ends_with_the_run_and_hints_name_its_dag(service: Sample
         deadline = time.monotonic() + 30
         while client.get(f"{path}/logs").status_code != 200:
             assert time.monotonic() < deadline
-            time.sleep(0.1)  # the log appears with the run's process
+            time.sleep(0.1)  # the run's process creates the log
         log = client.get(f"{path}/logs", params={"follow": True}, timeout=30).text
         thread.join(20)
     assert "line 0\nline 1\nline 2\n" in log
@@ -253,7 +253,7 @@ def test_ten_thousand_silent_connections_are_gone_after_fifteen_seconds(tmp_path
                 began = time.monotonic()
                 while answers_late(service):
                     assert time.monotonic() - began < 30
-                # The stream ticks each second, whatever the API does.
+                # The stream ticks every second, also while the API has no room for connections.
                 after = newest_tick(client)
         finally:
             for one in silent:
@@ -263,14 +263,14 @@ def test_ten_thousand_silent_connections_are_gone_after_fifteen_seconds(tmp_path
 
 
 def newest_tick(client: httpx.Client) -> dict[str, int]:
-    """Return the newest event of the ticking stream."""
+    """Return the extra of the ticking stream's newest event. The number `n` is 0 if there is no event."""
     found = client.get(f"{V1}/assets/events", params={"asset": "ticks", "limit": 1}).json()["items"]
     extra: dict[str, int] = found[0]["extra"] if found else {"n": 0}
     return extra
 
 
 def answers_late(service: SampleService) -> bool:
-    """Ask once by a new connection; return whether the API had no room for it."""
+    """Send a request over a new connection; return True if it fails, because the API has no room for it."""
     try:
         with service.client() as client:
             return client.get(f"{V1}/overview", timeout=5).status_code != 200

@@ -30,7 +30,11 @@ def with_provider(api: Api, provider: OidcProviderServer) -> Api:
 
 
 async def sign_in(browser: httpx.AsyncClient, **changes: str) -> httpx.Response:
-    """Follow the browser to the provider and back."""
+    """Sign in as a browser does: go to the provider, come back, and return the last answer.
+
+    Args:
+        changes: Parameters to forge in the provider's answer.
+    """
     begun = await browser.get("/oidc/login")
     assert begun.status_code == 303, begun.text
     async with httpx.AsyncClient() as outside:

@@ -1,4 +1,4 @@
-"""The log of a run that an executor on another machine has."""
+"""The API shows the log of a run on the machine of another executor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
 
 @asynccontextmanager
 async def other_machine(api: Api, home: Path) -> AsyncIterator[None]:
-    """Let the run's executor be on another machine, where a later one serves the logs."""
+    """Say in the store that an ended executor of another machine had the run; a live executor there serves the log."""
     log = Path(log_path(str(home), "daily", "manual__1"))
     log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"line %d\n" % number for number in range(50_000)))

@@ -36,13 +36,16 @@ async def apis(store_url: str, tmp_path: Path) -> AsyncIterator[tuple[Api, Api]]
 async def at_once(
     apis: tuple[Api, Api], requests: list[tuple[str, dict[str, Any]]]
 ) -> Counter[int]:
-    """Send all requests at one moment with one key; return how often each status was the answer."""
+    """Send all requests at once with one key, by turns to both APIs; return the number of answers of each status.
+
+    A request with the answer 503 is sent again.
+    """
     statuses: Counter[int] = Counter()
 
     async def send(api: Api, path: str, body: dict[str, Any]) -> None:
         async with api.client() as client:
             status = 503
-            while status == 503:  # too many at work, or SQLite's file was locked
+            while status == 503:  # too many requests at once, or SQLite's file is locked
                 answer = await client.post(path, json=body, headers={"Idempotency-Key": "k"})
                 status = answer.status_code
         statuses[status] += 1
@@ -54,7 +57,7 @@ async def at_once(
 
 
 async def stored(api: Api) -> tuple[int, int]:
-    """Return the number of events and of runs, without those of the fixture."""
+    """Return the number of events and of runs. The event and the run of the fixture do not count."""
     async with api.database.reading() as session:
         events = await session.scalar(select(func.count()).select_from(AssetEvent)) or 0
         runs = await session.scalar(select(func.count()).select_from(DagRun)) or 0

@@ -1,4 +1,4 @@
-"""Requests that are odd, wrong or repeated: a clear answer each."""
+"""Odd, wrong and repeated requests get clear answers."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_keys_are_deleted_with_the_data_of_their_time(api: Api) -> None:
             )
             async with api.database.reading() as session:
                 assert await session.scalar(select(func.count()).select_from(ApiRequest)) == left
-        # The event is still there, because it is the newest of its asset, and its own key knows the repeat.
+        # The cleaning keeps the newest event of each asset. This event's own key still detects the repeat.
         again = await client.post(f"{V1}/assets/events", json=body, headers=keyed)
     assert (again.status_code, again.json()) == (200, first.json())
 

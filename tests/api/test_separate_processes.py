@@ -76,4 +76,4 @@ def wait_for(is_true: object, *, within_s: float = 60) -> None:
         except httpx.HTTPError:
             pass
         assert time.monotonic() < deadline
-        time.sleep(0.1)  # other processes are asked over HTTP
+        time.sleep(0.1)  # other processes answer over HTTP

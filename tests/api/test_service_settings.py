@@ -1,4 +1,4 @@
-"""`/config` shows the settings of the processes that use them, and never a secret."""
+"""`/config` shows each setting from a process that uses it, and never shows a secret."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ headers = { Authorization = "Bearer canary-8" }
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings with a secret wherever one may be."""
+    """Settings with a secret in every place that may have one."""
     file = tmp_path / "triggerer.toml"
     file.write_text(CANARIES)
     found = load_settings(file, environ={"TRIGGERER__CORE__HOME": str(tmp_path)})
-    # They must be hidden by their places, because another process does not know them.
+    # Secrets must be hidden by their places in the settings, because another process does not know their values.
     forget_secrets()
     return found
 
@@ -80,7 +80,7 @@ def test_a_setting_is_shown_as_the_part_has_it_that_uses_it() -> None:
     ]
     assert (host.value, host.process) == ("a", "h:1")
     assert [(one.process, one.value) for one in host.others] == [("h:2", "b")]
-    # Nobody else runs: what this process has is better than nothing.
+    # If no executor runs, the API's own value is better than none.
     (workers, _) = merged([api])
     assert (workers.value, workers.process) == (2, "h:1")
 

@@ -1,4 +1,4 @@
-"""The log of a run whose machine is gone, from its copy in a bucket."""
+"""The API shows the log of a run whose machine is gone, from the log's copy in a bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogBucket]:
 
 
 async def ended_elsewhere(api: Api, bucket: LogBucket, **changes: str | None) -> None:
-    """Let the run have ended on a machine that is gone, with `[logs] ship` in the configuration."""
+    """Make the run one that ended on a machine that is gone, and set `[logs] ship` to the bucket."""
     values = {"executor": "gone:1:dead", "log_home": "/not/here", "state": "success", **changes}
     async with api.database.transaction() as session:
         await session.execute(update(DagRun).values(**values))

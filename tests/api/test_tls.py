@@ -1,4 +1,4 @@
-"""TLS by our own certificate: what a client sees, what a renewal does, and which files are refused."""
+"""TLS with a certificate from the settings: the client's view, a renewal of the files, and files that are refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_browser_gets_a_session_that_only_https_carries(
     assert "Domain" not in cookie
     assert whoami.json()["role"] == "viewer"
     assert page.status_code == 200
-    # It would be for every port and every service of the host, so it is the operator's decision, not ours.
+    # This header applies to all ports and services of the host, so only the operator can decide to send it.
     assert "strict-transport-security" not in page.headers
 
 
@@ -127,7 +127,7 @@ def test_a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not
 
 
 def _shown_by(certificate: Certificate, authority: Authority) -> bytes:
-    """Shake hands in memory; return the certificate that the client sees."""
+    """Do a TLS handshake in memory; return the certificate that the client sees."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     trusting = ssl.create_default_context(cafile=authority.file)
     client = trusting.wrap_bio(to_client, to_server, server_hostname="localhost")

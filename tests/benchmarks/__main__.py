@@ -25,8 +25,12 @@ BENCHMARKS: Final = ("streams", "store", "latency", "throughput", "idle", "first
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__)
     parser.add_argument("which", nargs="*", default=["all"], metavar="|".join(BENCHMARKS))
-    parser.add_argument("--quick", action="store_true", help="seconds each: only whether they work")
-    parser.add_argument("--stores", default="sqlite,postgresql", help="one of them, or both")
+    parser.add_argument(
+        "--quick", action="store_true", help="seconds for each benchmark, only to see that it works"
+    )
+    parser.add_argument(
+        "--stores", default="sqlite,postgresql", help="one store, or both with a comma"
+    )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="append the figures as JSON lines"
     )
@@ -35,7 +39,7 @@ def main() -> int:
     stores = arguments.stores.split(",")
     if unknown := {*which, *stores} - {*BENCHMARKS, "sqlite", "postgresql"}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    # The parts of the service that run in this process tell of upgrades and the like.
+    # Parts of the service run in this process. Their lines about upgrades and the like would bury the figures.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     report = Report(arguments.json)
     report.say(f"{surroundings()}")
@@ -53,7 +57,7 @@ def main() -> int:
 
 
 def _measure(name: str) -> Callable[[Scene], Figures]:
-    # Imported when needed: a part that is broken keeps no other from being measured.
+    # Imported only now, so that a benchmark that cannot be imported does not stop the other benchmarks.
     module = import_module(f"tests.benchmarks.{name.replace('-', '_')}")
     measure: Callable[[Scene], Figures] = module.measure
     return measure

@@ -1,11 +1,11 @@
-"""Message → the user's code, beside open pages and requests: `python -m tests.benchmarks.beside_pages`.
+"""From a message to the user's code, beside open pages and requests: `python -m tests.benchmarks.beside_pages`.
 
-One service on SQLite. Its segments take turns: messages at a steady rate alone, and the same beside five pages that are
-told of changes, with 50 requests a second for the lists that a page shows. The clients are a process of the lowest
-priority, because a user's browser runs on another machine.
+One service runs on SQLite by default, and gets messages at a steady rate. In half of the segments it also serves five
+open pages, which listen for changes, and 50 requests a second for the lists of a page. The clients are a process of the
+lowest priority, because a user's browser runs on another machine.
 
-The control is `--burn-ms 9`: in place of pages and requests, a process of the lowest priority burns 9 ms of processor
-time 50 times a second, as much as the API and its clients take. What the control costs, any other process costs too.
+The control is `--burn-ms 9`: in place of the clients, a process of the lowest priority burns 9 ms of processor time 50
+times a second. The API and its clients take about as much. The control shows the cost of any other busy process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--pages", type=int, default=5)
     parser.add_argument("--requests", type=int, default=50, help="a second")
-    parser.add_argument("--burn-ms", type=float, help="in place of each request; no page is open")
+    parser.add_argument(
+        "--burn-ms", type=float, help="burn this in place of each request; no page is open"
+    )
     arguments = parser.parse_args()
     report = Report(None)
     report.say(f"{surroundings()}")
@@ -93,7 +95,10 @@ def _measure(scene: Scene, store: Store, arguments: argparse.Namespace) -> Figur
     ]  # fmt: skip
     title = f"{_load(arguments)}, {store}, {arguments.rate} messages/s"
     return Figures(
-        "beside-pages", title, tuple(rows), "ms; the medians of the segments; aim: p99 within 10 %"
+        "beside-pages",
+        title,
+        tuple(rows),
+        "ms, medians of the segments; aim: p99 beside pages within 10 %",
     )
 
 
@@ -126,7 +131,7 @@ def _row(
 
 
 class _Clients:
-    """Pages and requests, or the control, in a process of the lowest priority."""
+    """A process of the lowest priority that opens pages and sends requests, or runs the control."""
 
     def __init__(self, port: int, token: Path, arguments: argparse.Namespace) -> None:
         context = multiprocessing.get_context("spawn")
@@ -147,15 +152,15 @@ class _Clients:
             self._process.join(0.05)
 
     def stop(self) -> int:
-        """End the clients; return how many requests were answered."""
+        """End the clients; return the number of answered requests, or of the control's bursts."""
         self._ended.set()
         self._process.join(30)
         return int(self._answered.value)
 
 
 def _come_last() -> None:
-    # Linux divides the processor among sessions first: the niceness alone would not put a process of this session
-    # behind the workers, which have sessions of their own.
+    # Linux divides the processor among sessions first. The workers have their own sessions, so niceness within this
+    # session would not let them go first.
     os.setsid()
     give_way(19)
 
@@ -169,7 +174,7 @@ def _burn(seconds: float, rate: int, ended: Event, burned: Any) -> None:
             pass
         burned.value += 1
         due += 1 / rate
-        time.sleep(max(0.0, due - time.monotonic()))  # the rate of the control
+        time.sleep(max(0.0, due - time.monotonic()))  # keep the rate of the control
 
 
 def _ask(url: str, token: str, pages: int, rate: int, ended: Event, answered: Any) -> None:
@@ -204,7 +209,7 @@ async def _ask_until(
 
 
 async def _lists(client: httpx.AsyncClient) -> list[str]:
-    """The addresses of all lists that need no argument."""
+    """Return the paths of all GET routes without arguments in the path that answer with JSON."""
     described = (await client.get("/api/v1/openapi.json")).raise_for_status().json()
     found = []
     for path, methods in described["paths"].items():

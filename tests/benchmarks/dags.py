@@ -74,19 +74,19 @@ with DAG("bench", schedule=assets[0], max_active_runs=4):
 def that_does_nothing(
     topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
 ) -> str:
-    """A DAG on all assets, whose runs end at once. Each watcher has a trigger of its own."""
+    """Return a DAG file with a DAG on all assets, whose runs end at once. Each watcher has a different trigger."""
     return _watched(topic, group, watchers, matching) + _NOTHING
 
 
 def that_starts_nothing(
     topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
 ) -> str:
-    """Watched assets without a DAG, to measure the event path alone."""
+    """Return a DAG file with watched assets and no DAG, to measure the path of events alone."""
     return _watched(topic, group, watchers, matching)
 
 
 def _watched(topic: str, group: str, watchers: int, matching: Matching) -> str:
-    # Twenty equal triggers would be one; these differ, and all of them match.
+    # The service takes equal triggers for one trigger. These triggers differ, and all of them match.
     match = '{"w": number}' if matching == "one of 20" else '{"n": {"ge": -1 - number}}'
     if watchers == 1 and matching == "everything":
         match = "None"
@@ -94,11 +94,11 @@ def _watched(topic: str, group: str, watchers: int, matching: Matching) -> str:
 
 
 def that_notes_its_start(topic: str, group: str, stamps: Path) -> str:
-    """A DAG whose task notes when it began."""
+    """Return a DAG file whose task writes the instant at which it began to `stamps`."""
     return _watched(topic, group, 1, "everything") + _START.format(stamps=stamps)
 
 
 def that_shows_a_row(topic: str, group: str, stamps: Path) -> str:
-    """A DAG whose task makes a DataFrame of its triggering events, takes a row and notes when."""
+    """Return a DAG file whose task takes a row of a DataFrame of its events, and writes the instants to `stamps`."""
     watched = _watched(topic, group, 1, "everything")
     return watched + _FIRST_ROW.replace("{stamps}", str(stamps))

@@ -1,8 +1,8 @@
-"""Queued run → Spark's first row, with a warm session.
+"""The time from a queued run to Spark's first row, with a warm session and one run at a time.
 
-The task makes a DataFrame of the run's triggering events with `spark.createDataFrame` and takes its
-first row: a Spark job that runs Python rows through the JVM. It notes the instants itself
-(CLOCK_MONOTONIC); the run's commit as queued is noted by `stamped_service`. One run at a time.
+The task makes a DataFrame of the run's triggering events with `spark.createDataFrame` and takes its first row. This
+Spark job sends Python rows through the JVM. The task records its own instants (CLOCK_MONOTONIC). `stamped_service`
+records the instant of the commit that queued the run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from tests.benchmarks.report import Figures, Row, percentile
 from tests.benchmarks.scene import Scene, Store
 from tests.benchmarks.service import Service
 
-_NOTE: Final = (
-    "seconds from the commit that queued the run; aim: p50 < 1.5. The first runs warm up."
-)
+_NOTE: Final = "seconds from the commit that queued the run; aim: p50 < 1.5. `very first run` is a warm-up run."
 _WARM_UP_RUNS: Final = 3
 
 

@@ -70,7 +70,7 @@ def _watch(scene: Scene, store: Store, service: Service, url: str, seconds: floa
 
 
 class _Transactions:
-    """Counts the transactions of others, without adding to them."""
+    """Counts the service's transactions, without adding any. On SQLite it sees only transactions that write."""
 
     def __init__(self, scene: Scene, store: Store, url: str) -> None:
         self._changes = 0
@@ -80,11 +80,11 @@ class _Transactions:
             path = url.split("///", 1)[1]
             self._sqlite = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         else:
-            # Asked in another database, whose transactions are counted there.
+            # Query from another database, because PostgreSQL counts transactions by database.
             self._records = Records(scene.postgres.url())
 
     def follow(self, seconds: float) -> None:
-        """Let the time pass. On SQLite, look all the while whether somebody has committed."""
+        """Wait. On SQLite, look every 20 ms for a new commit, and count it."""
         if self._sqlite is None:
             time.sleep(seconds)
             return

@@ -1,14 +1,16 @@
-"""Instructions of two checkouts for each message, as callgrind counts them.
+"""Compares two checkouts by the instructions for each message, as callgrind counts them.
 
 `python -m tests.benchmarks.instructions TREE latency|events [--store sqlite|postgresql] [--rate 5] [--seconds 40]`
 
-TREE is a checkout of the commit before; the other side is the checkout in which this runs. The processor time of a
-single message differs by a tenth between two starts of the same code (caches, other processes, the location of a
-file).
-A count of instructions differs by a hundredth. It does not contain the kernel's, and says nothing of misses of caches.
+TREE is a checkout of the commit before. It is compared with the checkout that runs this module.
 
-Needs `valgrind` (Debian's package of this name). The service and its workers run under it, some fifty times as slow, so
-the rate is low. The instructions of an idle service in the same time are subtracted. Each row is a thread or a process.
+The processor time of a message differs by a tenth between two starts of the same code (caches, other processes, the
+location of a file). A count of instructions differs only by a hundredth. The count leaves out the kernel's
+instructions, and does not show cache misses.
+
+The benchmark needs Debian's package `valgrind`. The service and its workers run under valgrind, about fifty times
+slower than otherwise, so the rate is low. The instructions of an idle service in the same time are subtracted. The rows
+are the event loop, the service's other threads, and the workers.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _WARM_UP: Final = 30
 _IDLE_S: Final = 20
 _SETTLE_S: Final = 2
 
-# Valgrind knows no pidfd_open(): no process ends here while it is counted. And it does not follow children.
+# Valgrind does not know pidfd_open(). The replacement reports no end of a process, which does no harm here: no process
+# ends during the measurement. The shim also starts the workers under valgrind, which does not follow child processes.
 _SHIM: Final = """
 import os, subprocess, sys
 
@@ -88,7 +91,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[str, float]:
-    """Return the instructions for each message, by who has executed them."""
+    """Return the thousands of instructions for each message: of the event loop, the other threads, and the workers."""
     topic = scene.new_topic()
     has_runs = arguments.what == "latency"
     make = that_does_nothing if has_runs else that_starts_nothing
@@ -105,7 +108,7 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
         _wait_for(service, _WARM_UP, has_runs=has_runs)
         _control("--instr=on")
         _control("--zero")
-        # The measurement. The instructions of an idle service in the same time are subtracted.
+        # Count while the service is idle, to subtract these instructions from the load's.
         time.sleep(_IDLE_S)
         _control("--dump=idle")
         began = time.monotonic()
@@ -113,7 +116,7 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
             scene, topic, rate=arguments.rate, seconds=arguments.seconds, first=_WARM_UP
         )
         _wait_for(service, _WARM_UP + len(paced.messages), has_runs=has_runs)
-        # The work after the last message counts too: its commit at the broker, and its log. Nothing tells of its end.
+        # The work after the last message counts too, such as the commit at the broker. Nothing reports its end.
         time.sleep(_SETTLE_S)
         took = time.monotonic() - began
         _control("--dump=load")
@@ -130,7 +133,7 @@ def _callgrind(out: Path, name: str) -> list[str]:
 
 
 def _control(command: str) -> None:
-    """Tell all programs that run under callgrind."""
+    """Send a command to all programs that run under callgrind."""
     subprocess.run(["callgrind_control", command], check=True, capture_output=True)
 
 
@@ -150,7 +153,7 @@ def _wait_for(service: Service, events: int, *, has_runs: bool) -> None:
 
 
 def _dumped(out: Path, what: str) -> Counter[str]:
-    """Return the instructions of a dump: of the event loop, of the service's other threads, of the workers."""
+    """Return the instructions of a dump, for the event loop, the service's other threads and the workers."""
     found = Counter[str]()
     for file in out.glob("*.*.*"):
         text = file.read_text(errors="replace")

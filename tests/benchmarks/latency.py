@@ -1,8 +1,8 @@
-"""Message → committed asset event → run that holds it queued → broker advanced, at a steady rate.
+"""Latency at a steady rate: from a message to its committed event, its queued run, and the advance at the broker.
 
-The generator is this process, an open loop with aiokafka (linger 0), and a message's clock starts
-when it is handed to the client. The instants come from `stamped_service`; which run holds an event is
-read from the database afterwards. Runs end at once, on the default two workers.
+This process sends the messages with aiokafka (linger 0), without waiting for earlier ones (an open loop). A latency
+begins when the message is handed to the client. `stamped_service` records the later instants. Afterwards the database
+shows which run has which event. Runs end at once, on the default two workers.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tests.benchmarks.parts import measure_latency
 from tests.benchmarks.report import Figures, Row, percentile
 from tests.benchmarks.scene import Scene, Store
 
-# At one message a second a minute gives few figures, and more would give everybody a long wait.
+# At one message a second, 40 seconds give only 40 figures, but a longer phase would make the benchmark too slow.
 _SECONDS: Final = {1: 40, 10: 30, 100: 30, 1_000: 30}
 _ALONE_SECONDS: Final = {1: 20, 10: 15, 100: 15, 1_000: 10}
 _QUICK_SECONDS: Final = {1: 3, 10: 3, 100: 3, 1_000: 2}
 _WARM_UP: Final = 50
 _NOTE: Final = (
     "ms from the hand-over to the Kafka client; aim: queued p50 < 10, p99 < 50 at 100/s. "
-    "CPU: of all cores, by the service's tree."
+    "CPU: the service and its child processes, in per cent of all cores."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Messages at one rate."""
+    """A phase of the benchmark, with messages at one rate. `cpu_share` is in cores; `runs` counts the phase's runs."""
 
     rate: int
     paced: Paced
@@ -74,8 +74,7 @@ def _measure(scene: Scene, store: Store, alone: Mapping[int, list[float]]) -> It
         for rate, seconds in (_QUICK_SECONDS if scene.quick else _SECONDS).items():
             cpu, began = service.cpu_seconds(), time.monotonic()
             paced = publish_at(scene, topic, rate=rate, seconds=seconds, first=sent)
-            # Counted to the end of the stream. Remaining work is done in a moment; otherwise the share errs on the
-            # safe side.
+            # Measured only until the last message is sent. The service needs a moment for the work that is left.
             share = (service.cpu_seconds() - cpu) / (time.monotonic() - began)
             sent += len(paced.messages)
             runs, before = service.wait_until_done(sent, within_s=120), runs
@@ -101,7 +100,7 @@ def publish_at(scene: Scene, topic: str, *, rate: int, seconds: float, first: in
 
 
 def runs_of_events(records: Records) -> dict[tuple[int, int], int]:
-    """(partition, offset) to the primary key of the run that holds the event."""
+    """Return by partition and offset the primary key of the run that has the event."""
     found: dict[tuple[int, int], int] = {}
     for key, run_pk in records.rows(
         "SELECT e.idempotency_key, q.run_pk FROM asset_event e"
@@ -123,7 +122,7 @@ def row_of(
 
     Args:
         stamps: The instants that the service recorded.
-        held_by: See `runs_of_events`.
+        held_by: The result of `runs_of_events`.
         alone: The latencies of a bare consumer, in ms, sorted.
     """
     row: Row = {"store": store, "messages/s": phase.rate, "messages": len(phase.paced.messages)}
@@ -139,10 +138,10 @@ def row_of(
 def times_of(
     paced: Paced, stamps: Mapping[str, Any], held_by: Mapping[tuple[int, int], int] | None
 ) -> dict[str, list[float]]:
-    """How long the messages took until they were committed, in a queued run, and the broker advanced; in ms, sorted.
+    """Return the latencies of the messages in ms, sorted: until the commit, the queued run, and the broker's advance.
 
     Args:
-        held_by: See `runs_of_events`; None: there are no runs.
+        held_by: The result of `runs_of_events`. None: there are no runs, and no latencies to a queued run.
     """
     committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
     advances = _Advances(stamps["advanced"])
@@ -158,7 +157,7 @@ def times_of(
 
 
 class _Advances:
-    """When the broker was told of an offset: at the first advance of its partition that covers it."""
+    """Finds the instant at which an offset was advanced: the first advance of its partition up to it or beyond."""
 
     def __init__(self, stamps: Sequence[Sequence[int]]) -> None:
         self._lanes: dict[int, tuple[list[int], list[int]]] = {}

@@ -1,4 +1,4 @@
-"""Messages for the service: a backlog at full speed, or a paced stream."""
+"""Sends messages for the service: a backlog at full speed, or a stream at a steady rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WATCHERS = 20
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message, where the broker put it, and when it was handed to the client (CLOCK_MONOTONIC, ns)."""
+    """The place of a message at the broker, and the instant of its hand-over to the client (CLOCK_MONOTONIC, ns)."""
 
     partition: int
     offset: int
@@ -26,16 +26,16 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """The measured pace of a stream."""
+    """A stream's messages, and the seconds that it took to send them."""
 
     messages: Sequence[Sent]
     seconds: float
     latest_s: float
-    """The largest delay of the generator against its own schedule."""
+    """The largest delay of a message against its due time."""
 
 
 def message(number: int) -> bytes:
-    """About 120 bytes of JSON; `w` names the one watcher of twenty that it is for."""
+    """Return about 120 bytes of JSON. In the case "one of 20", `w` says which watcher accepts the message."""
     content = {
         "n": number,
         "w": number % WATCHERS,
@@ -50,7 +50,7 @@ def message(number: int) -> bytes:
 
 
 async def publish_backlog(bootstrap: str, topic: str, count: int) -> None:
-    """Write `count` messages evenly over the partitions, acknowledged."""
+    """Write `count` messages evenly over the partitions, and wait until the broker has acknowledged them."""
     async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, linger_ms=20, max_batch_size=1 << 18
     ) as producer:
@@ -70,7 +70,7 @@ async def publish_paced(
     """Send one message every `1 / rate` seconds, without waiting for earlier messages (an open loop)."""
     count = max(1, round(rate * seconds))
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=0, acks=1) as producer:
-        # The client's first request fetches metadata, which is no part of a message's way.
+        # The client's first request fetches metadata. It must not count as part of the first message's latency.
         await producer.partitions_for(topic)
         begun = monotonic_ns()
         waiting: list[tuple[int, Any]] = []
@@ -94,7 +94,7 @@ async def publish_paced(
 
 
 async def _wait_until(due: int) -> int:
-    """The present instant, which is not before `due`."""
+    """Wait until `due`, and return the instant now (CLOCK_MONOTONIC, ns)."""
     if (now := monotonic_ns()) < due:
         await asyncio.sleep((due - now) / 1e9)
         now = max(monotonic_ns(), due)

@@ -1,12 +1,17 @@
-"""Two checkouts side by side: the whole service from each, by turns, in one run.
+"""Compares two checkouts: the whole service runs from each of them, by turns.
 
 `python -m tests.benchmarks.pairs TREE latency|events|throughput|ingestion [--store sqlite|postgresql] [--pairs 5]`
 
-TREE is a checkout of the commit before (`git worktree add TREE COMMIT`); what it is compared with is the checkout in
-which this runs. Both use this interpreter with its libraries, this broker and the same messages. `latency` goes from
-the message to the run, `events` until the broker is advanced, with no DAG. `throughput` reads a backlog beside the runs
-of its DAG, `ingestion` a backlog with no DAG. Shown are the medians of both, and the median of the pairs' ratios:
-machines drift within minutes, and pairs drift together.
+TREE is a checkout of the commit before (`git worktree add TREE COMMIT`). It is compared with the checkout that runs
+this module. Both use this interpreter with its libraries, one broker, and equal messages.
+
+- `latency` measures until the event is committed, the run is queued, and the broker is advanced.
+- `events` measures until the event is committed and the broker is advanced. There is no DAG.
+- `throughput` reads a backlog, while the runs of a DAG take the events.
+- `ingestion` reads a backlog, and there is no DAG.
+
+The table has the medians of both sides, and the median of the pairs' ratios. The speed of a machine drifts within
+minutes, and the two sides of a pair drift together.
 """
 
 from __future__ import annotations
@@ -52,9 +57,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("what", choices=["latency", "events", "throughput", "ingestion"])
     parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--rate", type=int, default=100, help="messages/s, for latency")
-    parser.add_argument("--seconds", type=int, default=10, help="of each turn, for latency")
-    parser.add_argument("--messages", type=int, default=200_000, help="of the backlog")
+    parser.add_argument("--rate", type=int, default=100, help="messages/s, for latency and events")
+    parser.add_argument(
+        "--seconds", type=int, default=10, help="length of each turn, for latency and events"
+    )
+    parser.add_argument("--messages", type=int, default=200_000, help="size of the backlog")
     parser.add_argument("--json", type=Path, help="append the figures to this file")
     return parser.parse_args()
 
@@ -85,7 +92,7 @@ def _by_turns(
 ) -> tuple[list[Sample], list[Sample]]:
     sides: dict[Path, list[Sample]] = {before: [], _HERE: []}
     for number in range(pairs):
-        # The second side finds warm caches, so the sides take turns in being second.
+        # The second side of a pair finds warm caches, so each side is second in every other pair.
         for tree in sorted(sides, key=lambda tree: (tree == _HERE) == (number % 2 == 0)):
             sides[tree].append(measure(tree))
     return sides[before], sides[_HERE]
@@ -139,7 +146,7 @@ def _publish(
     seconds: int,
     wait_for: Callable[..., object],
 ) -> tuple[Paced, float]:
-    """Start the service and publish; return what was, and the processor time for each message in seconds."""
+    """Start the service and publish; return the stream, and the processor seconds for each message."""
     service.start("events")
     service.wait_for_watchers(1)
     publish_at(scene, topic, rate=50, seconds=_WARM_UP // 50, first=0)

@@ -1,7 +1,7 @@
-"""The speed of each part alone with the same messages, as a limit for the whole service.
+"""Measures the speed of each part alone with the same messages, as a limit for the whole service.
 
-Each is the shortest program that does it, in one process, with uvloop as in the service; nothing else
-runs meanwhile but the broker and the database.
+Each measurement is the shortest program that does the part's work, in one process, with uvloop as in the service. Only
+the broker and the database run at the same time.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from triggerer.store.events.event_rows import EventRows, SharedFields
 from triggerer.store.schema.migrate import upgrade
 from triggerer.store.schema.models import Asset, Dag, DagScheduleAsset
 
-# As the recorder's largest flush.
+# The recorder's largest transaction has this number of rows.
 _BATCH_ROWS: Final = 5_000
 _NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Messages per second, and rows per second where a message becomes several."""
+    """The speed of the parts: `consumed` in messages per second, the other figures in rows per second."""
 
     consumed: float
-    """By `getmany` of a bare consumer, nothing decoded."""
+    """A bare consumer that calls `getmany` and decodes nothing."""
     inserted_rows: float
-    """Event and queue entry, in bulk, from rows that are ready, by the service's own statements."""
+    """Inserts prepared rows and their queue entries in bulk, with the service's own statements."""
     driver_rows: float
-    """Inserts the rows by the drivers' `executemany`, and the queue entries by one statement per batch."""
+    """Inserts prepared rows with the driver's `executemany`, and the queue entries with one statement per batch."""
     series_rows: float
-    """One loop: getmany, decode, build the rows, insert in bulk, commit, commit the offsets."""
+    """Does all steps in one loop: fetch, decode, build the rows, insert in bulk, commit, commit the offsets."""
 
 
 async def measure_limits(
@@ -61,10 +61,10 @@ async def measure_limits(
     watchers: int,
     rows_per_message: int,
 ) -> Limits:
-    """Run one after the other.
+    """Measure the parts one after the other.
 
     Args:
-        urls: Of two empty databases; the first insert into each is a raw one.
+        urls: The URLs of two empty databases, one for each raw insert. The loop of `series_rows` uses the first again.
     """
     url, other_url = urls
     consumed, records = await _consume(bootstrap, topic, messages)
@@ -86,7 +86,7 @@ async def measure_limits(
 
 
 def _consumer(bootstrap: str, topic: str) -> AIOKafkaConsumer:
-    # A new group each time, so that it starts at the beginning.
+    # A new consumer group starts at the beginning of the topic.
     group = f"parts-{uuid4()}"
     return AIOKafkaConsumer(
         topic,
@@ -109,14 +109,14 @@ async def _consume(bootstrap: str, topic: str, messages: int) -> tuple[float, li
 
 
 async def _first(consumer: AIOKafkaConsumer) -> list[Any]:
-    """Wait for the first message, so that neither joining the group nor the first fetch is counted."""
+    """Wait for the first messages and return them, so that joining the group and the first fetch do not count."""
     while not (found := _flat(await consumer.getmany(timeout_ms=10_000, max_records=1))):
         pass
     return found
 
 
 async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: float) -> list[float]:
-    """The latencies of Kafka alone, in ms, sorted: from the call of the client to a bare consumer."""
+    """Return the latencies of Kafka alone in ms, sorted, from the hand-over to the client to a bare consumer."""
     arrived: dict[tuple[int, int], int] = {}
     async with _consumer(bootstrap, topic) as consumer, anyio.create_task_group() as tasks:
 
@@ -126,11 +126,11 @@ async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: flo
                     arrived[message.partition, message.offset] = time.monotonic_ns()
 
         tasks.start_soon(consume)
-        # The first ones wait for the group to be joined.
+        # The first messages wait until the consumer has joined its group, so they do not count.
         warm_up = await publish_paced(bootstrap, topic, rate=50, seconds=1)
         paced = await publish_paced(bootstrap, topic, rate=rate, seconds=seconds)
         with anyio.fail_after(30):
-            # The messages at the end depend on Kafka alone.
+            # Nothing reports the arrival of the last messages, so look for them.
             while len(arrived) < len(warm_up.messages) + len(paced.messages):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -138,7 +138,7 @@ async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: flo
 
 
 async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
-    # The rows stand for messages that a service would not hold all at once.
+    # A service would not hold all of these rows at once, so keep the garbage collector from walking them.
     steps = [_step(rows[start : start + _BATCH_ROWS]) for start in range(0, len(rows), _BATCH_ROWS)]
     gc.collect()
     gc.freeze()
@@ -151,7 +151,7 @@ async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
 
 
 def _step(rows: Sequence[EventRow]) -> RecordEvents:
-    """The recorder's statements for these rows, which need no lease."""
+    """Return the recorder's statements for these rows, without a check of a lease."""
     shared: dict[SharedFields, int] = {}
     indices = [
         shared.setdefault(
@@ -164,7 +164,10 @@ def _step(rows: Sequence[EventRow]) -> RecordEvents:
 
 
 async def _insert_by_driver(url: str, rows: Sequence[EventRow]) -> float:
-    """`executemany` in one transaction per batch. The queue entries are for ids above the previous highest id."""
+    """Insert with `executemany`, in one transaction per batch; return the rows per second.
+
+    Each batch queues the events above the highest id before the batch.
+    """
     gc.collect()
     gc.freeze()
     try:
@@ -185,7 +188,7 @@ _HIGHEST: Final = "SELECT coalesce(max(id), 0) FROM asset_event"
 
 
 def _insert_by_sqlite3(path: str, rows: Sequence[EventRow]) -> float:
-    # The driver's own form of an instant is deprecated.
+    # The driver's own conversion of instants is deprecated, so pass them as text.
     ready = [row._replace(timestamp=row.timestamp.isoformat(" ")) for row in rows]  # type: ignore[arg-type]
     places = ", ".join("?" * len(EventRow._fields))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -243,7 +246,7 @@ def _flat(batches: dict[Any, list[Any]]) -> list[Any]:
 
 
 def _rows(record: Any, watchers: int, each: int, prefix: str) -> list[EventRow]:
-    """The rows that the service makes of a message."""
+    """Return the rows that the service would make of a message."""
     value = orjson.loads(record.value)
     extra = orjson.dumps(
         {
@@ -255,7 +258,7 @@ def _rows(record: Any, watchers: int, each: int, prefix: str) -> list[EventRow]:
             "timestamp": record.timestamp,
         }
     ).decode()
-    # As long as the service's, which begin with the topic's id.
+    # Keys must be as long as the service's keys, which begin with the topic's id.
     key = f"{prefix:22}/{record.partition}/{record.offset}"
     if each > 1:
         matching: Sequence[int] = range(1, each + 1)
@@ -265,7 +268,7 @@ def _rows(record: Any, watchers: int, each: int, prefix: str) -> list[EventRow]:
 
 
 async def _seed(database: Database, assets: int) -> None:
-    """As many assets as watchers, and one DAG that waits for any of them."""
+    """Create the tables, the assets, and one DAG that is triggered by any of the assets."""
     await upgrade(database)
     async with database.transaction() as session:
         session.add(Dag(dag_id="bench", path="bench.py", updated_at=_NOW, schedule=None))

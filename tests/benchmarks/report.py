@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 Row = dict[str, Any]
-"""One line of a table: column to figure; all rows of a table have the same columns."""
+"""One row of a table: the figures by column. All rows of a table have the same columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Figures:
     title: str
     rows: tuple[Row, ...]
     note: str = ""
-    """Remarks that a reader of the figures needs, with the aims."""
+    """The aims, and what a reader must know to understand the figures."""
 
 
 def surroundings() -> dict[str, Any]:
-    """Where and when, with the load that others put on the machine at this moment."""
+    """Describe the machine, the commit and the time now, with the load of the machine and the time of an fsync."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -51,7 +51,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def _fsync_ms(count: int = 100) -> list[float]:
-    """The time of the disk to make one page durable, p50 and p99. No commit is faster."""
+    """Return p50 and p99 of the ms that the disk takes to make one page durable. No commit is faster."""
     with tempfile.NamedTemporaryFile(prefix="triggerer-bench-") as file:
         took = []
         for number in range(count):
@@ -64,11 +64,11 @@ def _fsync_ms(count: int = 100) -> list[float]:
 
 
 class Report:
-    """Prints what it is given at once, and appends it to `json_lines`, so that an abort loses nothing."""
+    """Prints figures at once, and appends them to the file `json_lines`, so that an abort loses nothing."""
 
     def __init__(self, json_lines: Path | None) -> None:
         console = Console()
-        # Into a file, a table may be as wide as it wants to be.
+        # In a file a table may be wider than a terminal.
         self._console = console if console.is_terminal else Console(width=180)
         self._json_lines = json_lines
 
@@ -97,7 +97,7 @@ class Report:
 
 
 def percentile(sorted_values: Sequence[float], percent: float) -> float:
-    """The nearest rank; not a number where there are no values."""
+    """Return a percentile by the nearest rank; NaN if there are no values."""
     if not sorted_values:
         return math.nan
     return sorted_values[max(0, math.ceil(len(sorted_values) * percent / 100) - 1)]

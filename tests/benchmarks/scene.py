@@ -1,4 +1,4 @@
-"""The services of the benchmarks: one broker, and a fresh database for each measurement."""
+"""The servers that a benchmark needs: one Kafka broker, and an empty database for each measurement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _numbers = count(1)
 
 @dataclass(slots=True)
 class Scene:
-    """Servers are started when they are first needed, and stopped when the scene is left."""
+    """The servers and folders of a benchmark. A server starts at its first use and stops at the scene's end."""
 
     folder: Path
     report: Report
@@ -52,7 +52,7 @@ class Scene:
         return folder
 
     def new_database(self, store: Store) -> str:
-        """The URL of an empty database, on a disk and with its syncs on."""
+        """Create an empty database on a disk, with its syncs on, and return its URL."""
         if store == "sqlite":
             return f"sqlite:///{self.new_folder('database') / 'triggerer.db'}"
         return self.postgres.create_database(f"bench_{next(_numbers)}")
@@ -72,10 +72,11 @@ class Scene:
         settings: str = "",
         tree: Path | None = None,
     ) -> Iterator[Service]:
-        """A service that is ready to be started; killed if it still runs at the end.
+        """Yield a service that is not started yet. A service that still runs at the end is killed.
 
         Args:
-            tree: The checkout that it runs from; None: this one.
+            url: The database's URL. None: a new database of the kind `store`.
+            tree: The checkout that the service runs from. None: this checkout.
         """
         service = Service(
             self.new_folder("service"),
@@ -93,6 +94,6 @@ class Scene:
 
 @contextmanager
 def open_scene(report: Report, stores: Sequence[Store], *, quick: bool) -> Iterator[Scene]:
-    """A scene with a folder of its own, removed at the end."""
+    """Yield a scene with a folder of its own. At the end the servers stop and the folder is removed."""
     with tempfile.TemporaryDirectory(prefix="triggerer-bench-") as folder, ExitStack() as stack:
         yield Scene(Path(folder), report, stores, quick, stack)

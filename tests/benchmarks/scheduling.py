@@ -1,13 +1,14 @@
-"""`python -m tests.benchmarks.scheduling`: how soon and how many runs the scheduler makes, on PostgreSQL.
+"""`python -m tests.benchmarks.scheduling`: the speed and the delay of the scheduler, on PostgreSQL.
 
-Each scheduler is a process. The benchmark itself emits events and ends runs. There is no broker and no worker. It says:
+Each scheduler is a process. The benchmark itself emits events and ends runs. There is no broker and no worker. For 1, 2
+and 4 schedulers it shows:
 
-- for 1, 2 and 4 schedulers, how many runs a second are made of DAGs that are always due (`--always`, each with a
-  backlog of missed hours), with `--dags` DAGs and `--assets` assets, and `--old-events` events in the tables;
-- meanwhile, for `--seconds`, how long after its commit an event's run is known to be queued, by what the scheduler
-  announces, which others hear with the run's commit: p50, p99; aim: p99 < 100 ms.
+- the runs per second that are created for the `--always` DAGs. These DAGs are always due, because each has a backlog of
+  missed hours. There are `--dags` DAGs and `--assets` assets, and `--old-events` events in the tables.
+- the time from the commit of an event until the wake-up that announces its queued run, p50 and p99. The wake-up comes
+  with the run's commit. Aim: p99 < 100 ms.
 
-Ten million old events (some ten minutes to insert): `--old-events 10000000`.
+Both are measured at the same time, for `--seconds`. `--old-events 10000000` needs about ten minutes for the inserts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _HOUR = timedelta(hours=1)
 _WARM_UP_S = 2
 _END_EVERY_S = 0.1
 _OLD_AT_ONCE = 250_000
-"""Events in one statement: a longer one is taken for a database that does not answer."""
+"""Events in one INSERT. With more events it would exceed the time after which a database counts as unavailable."""
 _SEED_ASSETS = """
 INSERT INTO asset (id, name, uri, "group", extra, created_at)
 SELECT n, 'a' || n, 'x-test://a' || n, 'asset', '{}'::jsonb, now() FROM generate_series(1, :assets) AS n
@@ -124,7 +125,7 @@ async def _measure(url: str, arguments: argparse.Namespace) -> None:
 
 
 async def _with(url: str, schedulers: int, arguments: argparse.Namespace) -> None:
-    """So many schedulers, each a process of its own."""
+    """Measure with this number of schedulers, each a process of its own, and print the figures."""
     waiting = min(arguments.dags - arguments.always, arguments.assets)
     random, waits = Random(schedulers), []
     command = [sys.executable, "-m", "tests.benchmarks.scheduling", "--serve", url]
@@ -154,7 +155,7 @@ async def _with(url: str, schedulers: int, arguments: argparse.Namespace) -> Non
 
 
 async def _serve(url: str) -> None:
-    """Be a scheduler until terminated."""
+    """Run a scheduler until the process is terminated."""
     async with open_database(url) as database, anyio.create_task_group() as tasks:
         await tasks.start(listen, database)
         await tasks.start(Scheduler(database).run)
@@ -162,7 +163,7 @@ async def _serve(url: str) -> None:
 
 
 async def _until_queued(database: Database, number: int) -> float:
-    """Milliseconds from the commit of an event until its run is announced."""
+    """Emit an event, and return the ms from its commit until its run is announced."""
     with database.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
         await emit(database, number)
         began = time.perf_counter()
@@ -173,7 +174,7 @@ async def _until_queued(database: Database, number: int) -> float:
 
 
 async def _end_runs(database: Database) -> None:
-    """In the executor's place. No DAG is at its cap, so nobody waits for it."""
+    """End queued runs, in place of an executor. No DAG reaches its limit of active runs, so no run waits for an end."""
     end = text("UPDATE dag_run SET state = 'success' WHERE id > :ended - 1000 AND state = 'queued'")
     while True:
         ended = await _runs(database)

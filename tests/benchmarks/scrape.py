@@ -1,8 +1,8 @@
-"""What a scrape of the metrics costs under full load: `python -m tests.benchmarks.scrape`.
+"""The cost of a scrape of the metrics under full load: `python -m tests.benchmarks.scrape`.
 
-The runtime alone deals with messages as fast as it can, in turns with and without a scrape each second, which is 15
-times as often as usual. Processor time is compared, because other processes take the machine at times: the difference
-is what the scrapes cost, all threads together. A second table has the time of one scrape beside very many lanes.
+The runtime alone processes messages as fast as it can, by turns with and without a scrape each second. That is 15 times
+as often as usual. The difference in processor time, over all threads, is the cost of the scrapes. Wall time would also
+show the work of other processes. At the end the benchmark prints the time of one scrape for up to 20,000 lanes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ INTERVAL_S = 1.0
 
 
 class Sink:
-    """Confirms each event at once."""
+    """A sink that stores nothing and confirms each event at once."""
 
     is_full = False
 
     async def wait_for_room(self) -> None:
-        raise AssertionError("it is never full")
+        raise AssertionError("this sink is never full")
 
     def submit_nowait(self, event: Any, *_: Any) -> None:
         event.complete(None)
 
 
 class Producer(SharedStreamProducer):
-    """Yields numbers, and knows when all are advanced."""
+    """Yields the numbers up to `total`, and sets `done` once all are advanced."""
 
     total = 0
     done = anyio.Event()
@@ -68,7 +68,7 @@ class Producer(SharedStreamProducer):
 
 
 class Watching(BaseEventTrigger):
-    """Derives an event from one message in ten."""
+    """A trigger that derives an event from one message in ten."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -132,7 +132,7 @@ async def turn(messages: int, *, scrapes: bool) -> tuple[float, float, int]:
 
 
 def time_of_scrapes(streams: int, lanes: int) -> float:
-    """Return the milliseconds of one scrape beside these many streams with these many described lanes."""
+    """Return the median ms of a scrape with this number of streams, and of lanes in each stream."""
     lane = LaneLive('"l"', 5, 5, 1.0, None, is_full=False)
     live = StreamLive(
         "", "", "kafka", 1, 10**6, 10**6, 0, 0, 0, 5, 5, 9, 1.0, 0, 0, 1, [], lanes, [lane] * lanes
@@ -149,7 +149,7 @@ def time_of_scrapes(streams: int, lanes: int) -> float:
 
 
 def main() -> int:
-    """Measure, and print."""
+    """Measure the cost of scrapes, and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=4)

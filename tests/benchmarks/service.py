@@ -1,4 +1,4 @@
-"""The service as a child process, from its configuration to what it cost."""
+"""Runs the service as a child process, with a configuration and a measurement of its processor time."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ import psutil
 from tests.acceptance.records import Records
 
 Stamping = Literal["none", "flushes", "events"]
-"""Which instants are noted; "none" is `triggerer standalone` itself."""
+"""The instants that `stamped_service` records. With "none", `triggerer standalone` itself runs."""
 
 
 class Progress(NamedTuple):
-    """How far the service is."""
+    """Counts that show how far the service has come."""
 
     highest_event: int
-    """The highest id, which is the number of events, as long as nothing is delivered twice."""
+    """The highest id of an event. It is the number of events unless a message was delivered twice."""
     waiting: int
     active_runs: int
 
 
 class Service:
-    """Everything in one process tree, with a home of its own below `folder`."""
+    """A service in one process tree, with a home below `folder`."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Service:
         self._tree = tree
         self.started_at = 0.0
         self.prefix: list[str] = []
-        """A command that runs the interpreter, with its options."""
+        """A command with its options, such as valgrind, which runs the interpreter."""
         self.extra_path: Path | None = None
-        """A folder of modules that come before the service's own."""
+        """A folder of modules that are imported before modules of the same name elsewhere."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, stamping: Stamping) -> None:
-        """Start it; returns at once."""
+        """Start the service, without waiting until it is ready."""
         arguments = ["triggerer", "standalone", "--config", str(self._config)]
         if stamping != "none":
             arguments = ["tests.benchmarks.stamped_service", "--config", str(self._config)]
@@ -88,10 +88,12 @@ class Service:
         return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)} if folders else None
 
     def stop(self) -> dict[str, Any]:
-        """SIGTERM, and the stamps that it wrote, `queued` by the runs' primary keys; empty where none were asked for.
+        """Stop the service with SIGTERM, and return the stamps that it wrote; empty without stamping.
+
+        `queued` has the instant of each run by the run's primary key.
 
         Raises:
-            RuntimeError: It failed; the message has the end of its log.
+            RuntimeError: The service ended with an error. The message has the end of its log.
         """
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
@@ -101,13 +103,13 @@ class Service:
         if not self._stamps.exists():
             return {}
         stamps: dict[str, Any] = orjson.loads(self._stamps.read_bytes())
-        # One service makes all runs, one after the other.
+        # One scheduler makes all runs, so the order of the stamps is the order of the primary keys.
         pks = [pk for (pk,) in self.records.rows("SELECT id FROM dag_run ORDER BY id")]
         stamps["queued"] = dict(zip(pks, stamps["queued"], strict=True))
         return stamps
 
     def kill(self) -> None:
-        """End it, if it runs, with all that it started."""
+        """Kill the service and all of its child processes, if it runs."""
         if self._process is None or self._process.poll() is not None:
             return
         family = self.family()
@@ -122,7 +124,7 @@ class Service:
         return self._process.pid
 
     def family(self) -> list[psutil.Process]:
-        """The service and all processes below it."""
+        """Return the service's process and its descendants; empty if it has ended."""
         try:
             root = psutil.Process(self.pid)
             return [root, *root.children(recursive=True)]
@@ -130,7 +132,7 @@ class Service:
             return []
 
     def cpu_seconds(self) -> float:
-        """Used so far by the whole tree, children that ended included."""
+        """Return the processor seconds of the process tree so far, including child processes that have ended."""
         total = 0.0
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
@@ -141,10 +143,10 @@ class Service:
     def wait_until(
         self, condition: Callable[[], bool], *, within_s: float, what: str, every_s: float = 0.1
     ) -> None:
-        """Poll a condition, and give up as soon as the service has ended.
+        """Wait until a condition is true.
 
         Raises:
-            RuntimeError: It ended, or the condition did not come true in time.
+            RuntimeError: The service ended, or the condition was not true in time. The message has the end of the log.
         """
         assert self._process is not None
         deadline = time.monotonic() + within_s
@@ -165,7 +167,7 @@ class Service:
         return time.monotonic() - self.started_at
 
     def progress(self) -> Progress:
-        """Three counts that cost next to nothing, however much there is."""
+        """Read three counts, which cost next to nothing in a database of any size."""
         (counts,) = self.records.rows(
             "SELECT (SELECT coalesce(max(id), 0) FROM asset_event),"
             " (SELECT count(*) FROM queued_asset_event WHERE run_pk IS NULL),"
@@ -174,7 +176,11 @@ class Service:
         return Progress(*counts)
 
     def wait_until_done(self, events: int, *, within_s: float) -> int:
-        """Wait until successful runs have this number of events; return the number of runs."""
+        """Wait until ended runs have this number of events; return the number of runs.
+
+        Raises:
+            RuntimeError: It took too long, the service ended, a run failed, or the store has another number of events.
+        """
         self.wait_until(
             lambda: self.progress() == Progress(events, 0, 0),
             within_s=within_s,
@@ -194,11 +200,11 @@ class Service:
         return int(runs)
 
     def ask(self, query: str) -> Any:
-        """The first value of a query; None while the database, or the table, is not there yet."""
+        """Return the first value of a query; None while the database or the table does not exist."""
         try:
             return self.records.value(query)
         except Exception as error:
-            # Either driver's words for "not there yet".
+            # These are the two drivers' words for a missing database or table.
             words = str(error)
             if "unable to open" in words or "no such table" in words or "does not exist" in words:
                 return None

@@ -1,8 +1,8 @@
-"""`triggerer standalone` with a clock in its hand: instants are noted from outside, the product has none of this.
+"""Runs `triggerer standalone` and records instants of its work, by replacing methods from outside.
 
-Run by the benchmarks as `python -m tests.benchmarks.stamped_service --config FILE --stamps FILE`. All
-instants are CLOCK_MONOTONIC in nanoseconds, which the processes of one machine share. They are kept
-in memory and written when the service has stopped.
+The benchmarks run `python -m tests.benchmarks.stamped_service --config FILE --stamps FILE [--each events|flushes]`. All
+instants are CLOCK_MONOTONIC in nanoseconds, a clock that all processes of a machine share. The stamps stay in memory
+until the service has stopped, and are then written as JSON.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from triggerer.streams.delivery.lane import Entry
 
 @dataclass(slots=True)
 class Stamps:
-    """What happened when."""
+    """The recorded instants. Each `count_...` or `record_...` method replaces a method of the service."""
 
     committed: list[tuple[int, int, int]] = field(default_factory=list)
-    """(partition, offset, instant) of each event whose commit was confirmed."""
+    """(partition, offset, instant) of each event, when its commit was confirmed."""
     queued: list[int] = field(default_factory=list)
-    """The instant at which each run's transaction had committed, in the order of the runs."""
+    """The instant after the commit of each run's transaction, in the order of the runs."""
     advanced: list[tuple[int, int, int]] = field(default_factory=list)
-    """(partition, last offset, instant) of each advance that returned: the broker has the commit."""
+    """(partition, last offset, instant) of each advance, when it returned and the broker had the commit."""
     flushes: list[tuple[int, int, int]] = field(default_factory=list)
-    """(instant, events, rows so far) of each group commit."""
+    """(instant, events in the commit, rows written so far) of each group commit."""
 
     def count_commits(self) -> None:
         settle = DerivedEvent.complete
@@ -66,7 +66,7 @@ class Stamps:
         EventRecorder._settle = stamped  # type: ignore[method-assign]
 
     def record_runs(self) -> None:
-        """Right after the transaction that made them."""
+        """Record the instant for each run right after the transaction that created it."""
         done = Scheduler._done
         queued = self.queued
 

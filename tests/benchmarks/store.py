@@ -1,4 +1,4 @@
-"""The store alone: the recorder's group commits, beside raw bulk inserts and a single commit's cost."""
+"""Measures the store alone: the recorder's group commits, raw bulk inserts, and the commit of one event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.benchmarks.scene import Scene, Store
 from triggerer.store.database.opening import open_database
 
 _NOTE: Final = (
-    "rows/s of asset events that queue for one DAG; `raw COPY`: into a table without an index, unlogged. "
+    "rows/s of asset events that queue for one DAG; `raw COPY`: into an unlogged table without an index. "
     "One event: from submission to confirmation, at about 100/s."
 )
 

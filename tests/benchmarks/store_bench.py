@@ -1,7 +1,7 @@
-"""The speed of the store: rows/s through the recorder and by raw bulk inserts, and the cost of a commit.
+"""Measures the store: rows/s with the recorder and with raw bulk inserts, and the time of a commit.
 
 Run with `.venv/bin/python -m tests.benchmarks.store_bench [--rows 200000] [sqlite|postgresql ...]`.
-Each asset event queues for one DAG, as in the service. PostgreSQL is started for the purpose.
+Each asset event queues for one DAG, as in the service. The benchmark starts its own PostgreSQL.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SOURCE = EventSource((WatcherRef(1, 1),), _FENCE)
 
 
 class _Event:
-    """A pending event that notes when it was completed."""
+    """A pending event that records the instant of its completion."""
 
     completed: ClassVar[anyio.Event | None] = None
     __slots__ = ("completed_at", "idempotency_key", "ordinal", "payload", "source", "submitted_at")
@@ -78,7 +78,7 @@ async def seed(database: Database) -> None:
 
 
 async def insert_rows(database: Database, rows: int, size: int) -> float:
-    """Insert by the bulk statements alone, from rows that are ready."""
+    """Insert prepared rows with the bulk statements alone; return the rows per second."""
     batches = [
         [
             EventRow(1, f'{{"offset":{n},"value":"{"x" * 120}"}}', _NOW, 1, f"raw/{n}", 0)
@@ -93,7 +93,7 @@ async def insert_rows(database: Database, rows: int, size: int) -> float:
 
 
 async def copy_rows(url: str, rows: int) -> float:
-    """PostgreSQL's fastest way in, COPY, into a table without an index: the machine's limit."""
+    """Return the rows per second of COPY into an unlogged table without an index. PostgreSQL has no faster way."""
     connection = await asyncpg.connect(url.replace("+asyncpg", ""))
     try:
         await connection.execute("CREATE UNLOGGED TABLE limits (n bigint, extra jsonb, key text)")
@@ -107,11 +107,14 @@ async def copy_rows(url: str, rows: int) -> float:
 
 
 async def record_rows(database: Database, rows: int) -> tuple[float, int]:
-    """Submit a backlog to the recorder, at most 20,000 at a time pending."""
+    """Submit a backlog to the recorder, with at most 20,000 pending events.
+
+    Returns:
+        The rows per second, and the number of group commits.
+    """
     recorder = EventRecorder(database, on_fenced=lambda fence: None)
     events = [_Event(number) for number in range(rows)]
-    # They stand for messages that a service would not hold all at once; the collector walks them
-    # not.
+    # A service would not hold all of these events at once, so keep the garbage collector from walking them.
     gc.collect()
     gc.freeze()
     async with anyio.create_task_group() as tasks:
@@ -129,7 +132,7 @@ async def record_rows(database: Database, rows: int) -> tuple[float, int]:
 
 
 async def commit_latencies(database: Database, count: int, first: int) -> list[float]:
-    """Milliseconds from submission to confirmation of single events, at about 100/s."""
+    """Submit single events at about 100/s; return the ms from submission to confirmation of each event."""
     recorder = EventRecorder(database, on_fenced=lambda fence: None)
     events = [_Event(first + number) for number in range(count)]
     async with anyio.create_task_group() as tasks:

@@ -1,7 +1,7 @@
-"""The runtime alone, in one process: raw events per second through fan-out, filters and advance.
+"""Measures the runtime alone, in one process: raw events per second through fan-out, filters and advance.
 
-No broker and no database. Most filters of a shared stream skip most events, so `skip` is what a
-subscriber costs that has nothing to do; `yield` derives one event of each, confirmed at once.
+There is no broker and no database. Most filters of a shared stream skip most events, so `skip` shows the cost of a
+subscriber without work. In `yield` each filter derives an event from each raw event, which is confirmed at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, T
 from triggerer.testing import StreamHarness
 
 _EVENTS: Final = 200_000
-_NOTE: Final = (
-    "raw events/s that every subscriber has resolved; events * subscribers is what was done."
-)
+_NOTE: Final = "raw events/s that every subscriber has resolved; events * subscribers is the number of deliveries."
 
 
 class _Source:
-    """Numbers in order, and when all of them were dealt with."""
+    """The load of one measurement. `done` is set once all numbers are advanced, or read on the fast path."""
 
     current: ClassVar[_Source]
 
@@ -83,7 +81,7 @@ class _Acknowledged(BaseEventTrigger):
 
 
 class _Fast(BaseEventTrigger):
-    """The filter without acknowledgements. The last subscriber reports the end of the messages."""
+    """A trigger on the fast path, which skips every event. The last subscriber to read the last number sets `done`."""
 
     def __init__(self, *, yields: bool, number: int) -> None:
         self.number = number
@@ -107,7 +105,7 @@ class _Fast(BaseEventTrigger):
         last = source.events - 1
         async for number in shared_stream:
             if number == last:
-                # `lanes` counts the subscribers here.
+                # On the fast path `lanes` is the number of subscribers.
                 source.advanced += 1
                 if source.advanced == source.lanes:
                     source.done.set()

@@ -1,7 +1,7 @@
 """Puts measured figures into the document: `python -m tests.benchmarks.tables FIGURES.jsonl [DOCUMENT]`.
 
-In the document each table stands between `<!-- figures: NAME -->` and `<!-- end -->`; the newest figures of that
-benchmark replace the old ones. Benchmarks that the file has no figures of stay.
+In the document each table is between `<!-- figures: NAME -->` and `<!-- end -->`. The benchmark's newest figures
+replace the table. A benchmark without figures in the file keeps its table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def newest_tables(lines: Iterable[bytes]) -> dict[str, str]:
-    """A Markdown table of each benchmark's last run, with where and when it was."""
+    """Return a Markdown table of each benchmark's last run, with its time and machine, by the benchmark's name."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         row = orjson.loads(line)

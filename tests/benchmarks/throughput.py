@@ -1,9 +1,9 @@
-"""How fast a backlog becomes durable asset events, beside what the parts alone can do with it.
+"""Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
-The whole service runs: its one DAG takes what is queued into runs that end at once, since that work
-is there in real life too. From the first group commit to the last, so that the start is no part of it.
+The whole service runs. Its one DAG takes the events into runs that end at once, because a real service has that work.
+The measurement goes from the first group commit to the last, so that the start does not count.
 
-The machine's speed swings within minutes: service and parts are measured in turns, several times.
+The speed of a machine swings within minutes, so the service and the parts are measured by turns, several times.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tests.benchmarks.scene import Scene, Store
 
 _NOTE: Final = (
     "per second; aims: over 10,000 persisted messages/s, and at least half of what the parts alone can do. "
-    "`of series` is the service's rows/s over those of one loop that consumes, decodes, inserts "
-    "and commits; `of parts`: over raw consume and the driver's `executemany` one after the other, with nothing in "
-    "between; `of parts, ours`: the same with our own bulk statements. Shown is the round in the middle; in each "
-    "the service and then the parts are measured."
+    "`of series` is the service's rows/s divided by the rows/s of one loop that consumes, decodes, "
+    "inserts and commits. `of parts` divides by raw consuming and then inserting with the driver's `executemany`, with "
+    "nothing in between. `of parts, ours` divides by raw consuming and our own bulk statements. Each round measures "
+    "the service and then the parts. The row shows the round with the median `of parts`."
 )
 _ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The reader of the backlog."""
+    """A case: the watchers that read the backlog, and the messages that each accepts."""
 
     title: str
     watchers: int
@@ -113,7 +113,7 @@ def _measure(scene: Scene, store: Store, case: Case, topic: str) -> Row:
 
 
 def _middle(rounds: Sequence[Row]) -> Row:
-    """The round with the median `of parts`, with the `of parts` of all rounds."""
+    """Return the round with the median `of parts`, and add the `of parts` of all rounds."""
     of_parts = [row["of parts"] for row in rounds]
     row: Row = {}
     for name, value in rounds[of_parts.index(median_low(of_parts))].items():
@@ -125,7 +125,7 @@ def _middle(rounds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The service's throughput, per second."""
+    """The service's messages, rows and advanced messages per second, and the number of group commits."""
 
     messages: float
     rows: float
@@ -141,14 +141,14 @@ class Measured:
         seconds = (ended - began) / 1e9
         rate = events / seconds if seconds else float("nan")
         until_advanced = (max(stamp[2] for stamp in stamps["advanced"]) - began) / 1e9
-        # An event is one watcher's; where all match, a message has as many.
+        # If all watchers match, a message becomes an event for each of them.
         return cls(rate / case.rows_per_message, rate, case.messages / until_advanced, len(flushes))
 
 
 def _row(
     store: Store, case: Case, measured: Measured, limits: Limits, runs: int, cpu: float
 ) -> Row:
-    # One after the other, with nothing in between: no program can do what this number says.
+    # The two parts one after the other, with nothing in between. No real program is that fast.
     consuming = 1 / (limits.consumed * case.rows_per_message)
     bare = 1 / (consuming + 1 / limits.inserted_rows)
     by_driver = 1 / (consuming + 1 / limits.driver_rows)

@@ -1,4 +1,4 @@
-"""A real store of 2,000 DAGs, 10,000 watchers and a million events, with the service that serves it."""
+"""Fills a real store with 2,000 DAGs, 10,000 watchers and a million events, and runs a service on it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def dag(number):
 
 
 def dag_files() -> dict[str, str]:
-    """Return the DAG files by name."""
+    """Return the texts of the DAG files by file name."""
     files = {"shop.py": _SHOP.replace("STREAMS", str(_STREAMS))}
     for first in range(0, DAGS, _PER_FILE):
         numbers = f"range({first}, {first + _PER_FILE})"
@@ -93,7 +93,10 @@ def dag_files() -> dict[str, str]:
 
 @contextmanager
 def open_big_service(folder: Path, url: str | None = None) -> Iterator[SampleService]:
-    """Let a service read all files; fill its SQLite store; and serve the store, or its copy in PostgreSQL at `url`."""
+    """Let a service read all DAG files, fill its SQLite store, and yield a second service on the full store.
+
+    If `url` is given, the second service uses a copy of the store in the PostgreSQL database at `url`.
+    """
     with open_sample_service(folder, dags=dag_files(), capacity=20_000):
         _wait_for_dags(folder / "service.log")
     path = folder / "home" / "triggerer.db"
@@ -116,11 +119,11 @@ def _wait_for_dags(log: Path) -> None:
             return
         if time.monotonic() > deadline:
             raise RuntimeError("not all DAG files were stored in time")
-        time.sleep(1)  # the service is another process, and reads the files
+        time.sleep(1)  # the service reads the files in another process
 
 
 def fill(path: Path) -> None:
-    """Add events, the runs that took them, and parked messages. No service may use the store."""
+    """Add events, the runs that took them, and parked messages. No service may use the store meanwhile."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")
         assets = connection.execute(
@@ -135,7 +138,7 @@ def fill(path: Path) -> None:
 
 
 def _at(number: int, count: int) -> str:
-    """Return an instant of the last day, as SQLite stores it. The last number is about now."""
+    """Return an instant of the last 24 hours, as SQLite stores it. `number` 0 is a day ago, and `count` is now."""
     at = datetime.now(UTC) - timedelta(days=1) * (count - number) / count
     return at.strftime("%Y-%m-%d %H:%M:%S.%f")
 
@@ -232,7 +235,7 @@ def _fill_parked(connection: sqlite3.Connection) -> None:
 
 
 class StoredNames:
-    """The names of one of each, for `tests.page.browsing.screens`."""
+    """The names of one DAG, run, asset and stream of the store, for `tests.page.browsing.screens`."""
 
     def __init__(self, path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:

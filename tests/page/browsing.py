@@ -1,4 +1,4 @@
-"""Opens the page in Debian's chromium, and records what it asks for and says."""
+"""Opens the page in Debian's Chromium, and records its requests, errors and dialogs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def open_browser() -> Iterator[Browser]:
 
 @dataclass
 class Record:
-    """What a page did."""
+    """The requests, errors and dialogs of a tab."""
 
     requests: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
 
     def foreign(self, address: str) -> list[str]:
-        """Return the requests that left the origin."""
+        """Return the requests to other origins than the address's own."""
         own = urlsplit(address).netloc
         schemes = ("http", "https", "ws", "wss")
         return [
@@ -53,7 +53,10 @@ class Record:
 
 
 def record(page: Page) -> Record:
-    """Record from now on. Failed requests are no errors here: the page shows them."""
+    """Record a tab's requests, errors and dialogs from now on, and dismiss the dialogs.
+
+    A failed request is not recorded as an error, because the page itself shows the failure.
+    """
     found = Record()
 
     def said(message: Any) -> None:
@@ -73,7 +76,7 @@ def record(page: Page) -> Record:
 
 @contextmanager
 def open_page(browser: Browser, **options: Any) -> Iterator[tuple[Page, Record]]:
-    """Open a tab of its own context: no cookies, no cache."""
+    """Open a tab without cookies and cache, and yield it with its record."""
     context: BrowserContext = browser.new_context(
         **{"viewport": {"width": 1280, "height": 800}} | options
     )
@@ -85,7 +88,7 @@ def open_page(browser: Browser, **options: Any) -> Iterator[tuple[Page, Record]]
 
 
 def load(page: Page, url: str) -> float:
-    """Go there; return the seconds until the screen had its data."""
+    """Open a URL in the tab; return the seconds until the screen has its data."""
     began = time.monotonic()
     page.goto(url, wait_until="commit")
     page.wait_for_function(_READY, timeout=15_000)
@@ -102,7 +105,7 @@ class Names(Protocol):
 
 
 def sign_in(page: Page, address: str, token: str) -> None:
-    """Sign a tab in."""
+    """Sign a tab in with a token, and wait for the home screen."""
     page.goto(address)
     page.get_by_label("Token").fill(token)
     page.keyboard.press("Enter")

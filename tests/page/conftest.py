@@ -1,4 +1,4 @@
-"""A browser for the tests of the page."""
+"""Fixtures for the tests of the page: a browser, large stores, and the packages of the page's sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
     scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
 )
 def large_database(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """The URL of a PostgreSQL store without rows. None: the large store is a SQLite file."""
+    """The URL of a PostgreSQL store without rows, or None for a large store in a SQLite file. Tests run with both."""
     if request.param == "sqlite":
         yield None
         return
@@ -43,7 +43,7 @@ def large_database(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the page's sources with its packages, as the lock names them."""
+    """A folder with a copy of the page's sources, and with the npm packages that the lock file names."""
     if shutil.which("npm") is None:
         pytest.skip("node is not installed; only those who change the page need it")
     copy = tmp_path_factory.mktemp("page") / "api" / "web"
@@ -53,5 +53,5 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command, cwd=copy, check=False, capture_output=True, text=True, timeout=240
     )
     if done.returncode != 0:
-        pytest.skip(f"the page's packages cannot be had here: {done.stderr[-300:]}")
+        pytest.skip(f"npm cannot install the page's packages here: {done.stderr[-300:]}")
     return copy

@@ -1,4 +1,4 @@
-"""axe-core finds nothing serious on any screen, in light and in dark."""
+"""axe-core finds no serious fault on any screen, in the light and the dark theme."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RUN = """async () => (await axe.run(document, {resultTypes: ['violations']})).v
 def test_no_screen_has_a_serious_finding(
     browser: Browser, packages: Path, theme: str, size: str, every: int
 ) -> None:
-    # The page's policy would keep the checker out.
+    # The page's security policy would block the script of axe-core.
     options = {"bypass_csp": True, "color_scheme": theme}
     with serving(size) as (double, address), open_page(browser, **options) as (page, _):
         some = list(screens(double.data).items())[::every]

@@ -4,7 +4,7 @@ The store of `test_big_store.py` has no troubles, and a whole service uses it. T
 paused stream, long queues, a run with thousands of events, parked messages, and states that no service would keep for
 long.
 
-The pictures of all screens are in the folder that `TRIGGERER_PICTURES` names, if it is set.
+If `TRIGGERER_PICTURES` names a folder, the tests save a picture of every screen there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INTERACTIVE_S = 1.5
 MOST_REQUESTS = 12
 PICTURES = os.environ.get("TRIGGERER_PICTURES")
 FOLDER = os.environ.get("TRIGGERER_AILING_STORE")
-"""A folder that keeps the filled store for the next run. Without it, each run fills a store."""
+"""A folder that keeps the filled store for the next run of the tests. Without it, each run fills a new store."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_every_screen_is_there_in_time_with_few_requests(
             took[name] = load(page, store.address + path)
             asked[name] = len(record.requests) - before
             if took[name] > INTERACTIVE_S:
-                # The machine of the tests does much else: the better of two attempts counts.
+                # Other work on the machine can slow a screen down, so the better of two attempts counts.
                 took[name] = min(took[name], load(page, store.address + path))
             picture(page, f"{name}-{theme}")
         print(
@@ -75,7 +75,7 @@ def test_no_screen_has_a_serious_finding(
 
 
 def picture(page: Page, name: str) -> None:
-    """Keep a picture of the screen for people to look at."""
+    """Save a picture of the screen for people, if `TRIGGERER_PICTURES` is set."""
     if PICTURES:
         page.wait_for_timeout(300)  # charts are drawn after the data has come
         page.screenshot(path=Path(PICTURES) / f"{name.replace(' ', '-')}.png")

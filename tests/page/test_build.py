@@ -1,4 +1,4 @@
-"""The built page: up to date, small, of no host, and in the wheel without its sources."""
+"""The built page is small, matches its sources, and obeys its security policy. Its lock file names no host."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def test_the_built_page_is_what_the_sources_give(packages: Path) -> None:
     built = files_of(packages.parent / "page")
     kept = files_of(PAGE)
     assert {name for name in built | kept if built.get(name) != kept.get(name)} == set(), (
-        "the sources have changed: make web"
+        "the page does not match its sources; run `make web`"
     )

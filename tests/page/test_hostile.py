@@ -1,4 +1,4 @@
-"""A page of another origin, opened by somebody who is signed in, changes nothing."""
+"""A page of another origin can change nothing, even in the browser of a user who is signed in."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def other_origin() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Blank)
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
-    # Another port of the same host is another origin, and yet the same site: cookies are sent.
+    # Another port of the same host is another origin, but the same site, so the browser sends cookies.
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
@@ -117,7 +117,7 @@ def test_a_hostile_page_changes_nothing_and_a_run_s_error_is_only_text(
         said = page.evaluate(ATTACK, [address, UNSAFE])
         assert not any(one.endswith((" 200", " 201", " 204")) for one in said)
         assert _state(service) == before
-        # The session is still there, and the page itself may do what the other could not.
+        # The session still exists, and the service's own page can trigger a run.
         load(page, address + "/dags/orders")
         page.get_by_role("button", name="Trigger", exact=True).click()
         page.get_by_role("dialog").get_by_role("button", name="Trigger").click()
@@ -128,13 +128,13 @@ def test_a_hostile_page_changes_nothing_and_a_run_s_error_is_only_text(
             url.startswith((address, other_origin)) for url in record.requests
         )
     done = [row["action"] for row in _audit(service)]
-    # The rows of the first start come after these; the list begins with the newest.
+    # The newest rows come first. Later in the list are rows from the start of the service.
     assert done[:2] == ["dag.trigger", "session.open"]
     assert done.count("dag.trigger") == 1
 
 
 def _state(service: SampleService) -> str:
-    """Return all that the unsafe routes could change."""
+    """Return all data that the unsafe routes could change, as JSON."""
     with service.client() as client:
         lists = ("dags", "runs", "assets/events", "tokens", "parked")
         found = [client.get(f"/api/v1/{name}").json()["items"] for name in lists]

@@ -1,4 +1,4 @@
-"""A page that stays open does not grow."""
+"""The memory of a page that stays open for long does not grow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_heap_stays_as_it_is_at_a_thousand_events_a_second(browser: Browser,
                 double.data.extra_events += EVENTS_PER_STEP
                 double.hints += 1
                 page.wait_for_timeout(250)
-            # A reader looks now and then.
+            # Now and then show the new events, as a reader does.
             button = page.get_by_role("button", name="new")
             if button.count():
                 button.first.click()

@@ -1,4 +1,4 @@
-"""Every screen with nothing, with one of each, and with very much."""
+"""Every screen with the stand-in's data in three sizes: no objects, one of each kind, and very many."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_screen_is_there_in_time_with_few_requests_and_nothing_leaves_the_
         load(page, address)
         for name, path in screens(double.data).items():
             before = len(record.requests)
-            # The machine of the tests does much else: the better of two attempts counts.
+            # Other work on the machine can slow a screen down, so the better of two attempts counts.
             seconds = load(page, address + path)
             asked = len(record.requests) - before
             if seconds > INTERACTIVE_S:

@@ -17,7 +17,7 @@ from triggerer.cli.app import app
 
 
 def _change(page: Page, pattern: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Let the page read other items than the double answers."""
+    """Have the page read items that `change` has edited, in answers whose address matches `pattern`."""
 
     def answer(route: Route) -> None:
         response = route.fetch()
@@ -95,7 +95,7 @@ def test_the_command_at_the_foot_of_each_screen_exists(browser: Browser) -> None
             load(page, address + path)
             foot = page.locator("footer .command code")
             commands[name] = foot.inner_text() if foot.count() else "triggerer"
-    # A wrong word or option is an error before the help is shown.
+    # With `--help` no command runs, but a wrong word or option is still an error.
     unknown = {
         name: done.output
         for name, text in commands.items()

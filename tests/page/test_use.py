@@ -106,7 +106,7 @@ def test_a_page_that_nobody_touches_asks_every_five_seconds(browser: Browser) ->
         page.wait_for_timeout(1_000)
         before = len(double.asked)
         page.wait_for_timeout(5_500)
-        # Three lists, twice at most.
+        # The screen reads three lists, each at most twice.
         assert len(double.asked) - before <= 6
 
 

@@ -1,3 +1,3 @@
-"""The packages below are projects of their own: their tests run where they are installed."""
+"""Keeps pytest out of the plugin packages in this folder. Their tests run on the installed wheels."""
 
 collect_ignore = ["triggerer-lines", "triggerer-redis", "triggerer-sqlite"]

@@ -1,4 +1,4 @@
-"""A plugin of this folder as a wheel, installed where only what a test starts sees it."""
+"""Builds a plugin of this folder as a wheel, and installs it only for the processes that a test starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Installed:
-    """The wheel of a project, unpacked into a folder that is on the path of what `run` starts."""
+    """A project's wheel, installed in a folder of its own. Processes that `run` starts import the plugin from there."""
 
     def __init__(self, project: Path, folder: Path) -> None:
         self.project = folder / "project"
@@ -24,12 +24,12 @@ class Installed:
             "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(self.site),
             str(self.wheel),
         )  # fmt: skip
-        # What is tried from here on is the wheel, and not the source beside the tests.
+        # Without the copied sources, the tests import the plugin from the wheel.
         shutil.rmtree(self.project / project.name.replace("-", "_"))
 
     @property
     def path(self) -> str:
-        """The value of PYTHONPATH with which a process finds the plugin and this checkout."""
+        """The value of PYTHONPATH that lets a process import the plugin and this checkout."""
         return f"{self.site}{os.pathsep}{ROOT}"
 
     def run(self, *arguments: str, **environment: str) -> str:

@@ -1,4 +1,4 @@
-"""A second package, built as a wheel and installed elsewhere: what docs/howto/write-a-plugin.md leads to."""
+"""The plugins that docs/howto/write-a-plugin.md shows, each built as a wheel and installed outside the project."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_queue_of_the_guide_is_a_wheel_that_keeps_the_suites(
     installed = Installed(QUEUE, tmp_path_factory.mktemp("sqlite"))
     shown = installed.run("-m", "pytest", "-q", "-rs", "-W", "error", "tests")
     assert re.search(r"\d\d passed", shown), shown
-    # A queue keeps no order, no lanes and no position.
+    # A queue keeps no order, lanes or positions, and its producer cannot pause.
     lacks = {one for names in re.findall(r"lacks ([\w, ]+)", shown) for one in names.split(", ")}
     assert lacks == {"ordering", "seek", "lanes", "pause", "pause_lanes", "log", "state"}
     code = (
@@ -82,7 +82,7 @@ def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
 
 
 def test_the_packages_type_check(tmp_path: Path) -> None:
-    """As their authors' own mypy sees them, as strict as it can be."""
+    """mypy finds no error in the packages in its strict mode, without this project's configuration."""
     names = ["triggerer_lines", "triggerer_redis", "triggerer_sqlite"]
     for name in names:
         shutil.copytree(PROJECT.with_name(name.replace("_", "-")) / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""A fifth broker, as a package of somebody else's: built, installed, and tried with a server and the whole service."""
+"""A plugin for Redis in a separate package: built, installed, and run with a Redis server and the whole service."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def test_it_keeps_the_suites_on_a_real_server(installed: Installed) -> None:
     shown = installed.run("-m", "pytest", "-q", "-rs", "-W", "error", "tests")
     assert re.search(r"\d\d passed", shown), shown
-    # No entry is locked, the place is kept by Redis, and what was read can be read again.
+    # Redis locks no entry, keeps a log and no queue, and stores the position itself.
     assert set(re.findall(r"lacks (\w+)", shown)) == {"lock_renewal", "queue", "state"}
 
 
@@ -67,7 +67,7 @@ def test_check_says_what_it_promises_and_shows_no_secret(
 
 
 class Scene:
-    """A server, the service that reads it, and what was published."""
+    """A Redis server, a service that reads the streams `a` and `b`, and the values that were published."""
 
     def __init__(self, folder: Path, installed: Installed) -> None:
         (folder / "dags").mkdir()
@@ -83,7 +83,11 @@ class Scene:
         self.published: list[str] = []
 
     def publish(self, count: int, *, then_hold: bool = False) -> None:
-        """Add entries. `then_hold`: Redis takes no write after them, so nobody can tell it how far he is."""
+        """Add entries, by turns to `a` and `b`.
+
+        Args:
+            then_hold: Redis then holds every write until `release`, so that the service cannot move its position.
+        """
         with self.server.client() as client, client.pipeline() as pipeline:
             for _ in range(count):
                 value = str(len(self.published))
@@ -98,7 +102,7 @@ class Scene:
             client.client_unpause()
 
     def is_read(self) -> bool:
-        """Whether the service waits for entries."""
+        """Return True while the service waits for new entries."""
         with self.server.client() as client:
             return any(found["cmd"] == "xread" for found in client.client_list())
 
@@ -130,7 +134,7 @@ class Scene:
 
 
 def _load_server_class() -> type:
-    """The server of the package's own tests, which are no part of this checkout's packages."""
+    """Return the class `RedisServer` of the package's own tests, loaded by its path because it cannot be imported."""
     spec = importlib.util.spec_from_file_location("redis_server", PROJECT / "tests" / "server.py")
     assert spec is not None
     assert spec.loader is not None
@@ -157,7 +161,7 @@ def test_nothing_is_lost_or_made_twice_while_service_server_and_connections_die(
 ) -> None:
     wait_until(scene.is_read, within_s=120, what="the service reads", of=scene.service)
     scene.publish(300)
-    scene.service.kill()  # somewhere between reading and telling
+    scene.service.kill()  # at any point between reading entries and moving the position
     scene.service.start()
     scene.wait_for_events()
     kill_server = partial(scene.server.stop, signal.SIGKILL)
@@ -165,7 +169,7 @@ def test_nothing_is_lost_or_made_twice_while_service_server_and_connections_die(
         wait_until(scene.is_read, within_s=60, what="the service reads", of=scene.service)
         scene.publish(100, then_hold=True)
         scene.wait_for_events()
-        end()  # the events are durable, and Redis does not know
+        end()  # the events are durable, but the position in Redis has not moved
         scene.server.start()
         scene.release()
         if not scene.service.is_running:

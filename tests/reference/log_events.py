@@ -24,7 +24,7 @@ class LogEvent(NamedTuple):
 
 
 def log_events() -> list[LogEvent]:
-    """Return the events by level, the most severe first, and then by text. Debugging lines are left out."""
+    """Return the events sorted by level, the most severe first, and then by text. The level `debug` is left out."""
     found: dict[tuple[str, str], LogEvent] = {}
     for path in sorted(_TRIGGERER.rglob("*.py")):
         package = path.relative_to(_TRIGGERER).parts[0]

@@ -1,4 +1,4 @@
-"""The generated pages and files of monitoring: the tables of metrics and log events, and the dashboard."""
+"""Renders the generated files of monitoring: the pages of metrics and log events, and the dashboard."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _quantile(quantile: str, name: str, selector: str = "", by: str = "") -> str
     return f"histogram_quantile({quantile}, sum by ({labels}) (rate({name}_bucket{selector}[{_RATE}])))"
 
 
-# Title, unit, [(query, legend)], and a description.
+# Each row has a title and panels. A panel has a title, a unit, [(query, legend)], and a description.
 ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]] = [
     (
         "Is it keeping up?",

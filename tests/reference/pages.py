@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference: the commands, from the command line, and the errors, from their classes."""
+"""Renders generated pages of docs/reference: commands from the command line, and errors from their classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from triggerer.errors import TriggererError
 _REFERENCE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
 _DEPLOY: Final = _REFERENCE.parents[1] / "deploy"
 _COMMON: Final = {"--help", "--config", "--json"}
-"""Options that the page explains once, above all commands."""
+"""Options that are in no table, because almost every command has them."""
 _GENERATED: Final = "<!-- Written by `python -m tests.reference`. Do not edit. -->"
 
 
@@ -110,7 +110,7 @@ def error_classes() -> str:
 
 
 LOG_EVENTS: Final = _REFERENCE / "log-events.md"
-"""Written with the others. A page behind by a line of a log is no reason to stop, so its test is less strict."""
+"""The page is written together with `PAGES`. Its test allows a few missing events, which are no reason to stop."""
 PAGES: Final[dict[Path, Callable[[], str]]] = {
     _REFERENCE / "commands.md": commands,
     _REFERENCE / "errors.md": error_classes,

@@ -1,4 +1,4 @@
-"""docs/notes/rules.md: the tables of `template.md`, with a test that carries each row's mark.
+"""Renders docs/notes/rules.md: the tables of `template.md`, with a test for each row that carries the row's mark.
 
 A row's mark is `pytest.mark.rule` with the row's cells, joined by a colon: `@pytest.mark.rule("6: growing delays")`.
 """
@@ -21,7 +21,10 @@ TestsByRule = Mapping[str, Collection[str]]
 
 
 def tests_by_rule(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
-    """The tests that carry each mark: modules and functions that carry it whole, else each set of parameters."""
+    """Return by mark the ids of the tests that carry it.
+
+    If all tests of a module or a function carry the mark, the id of the module or the function stands for them.
+    """
     members: dict[str, set[str]] = defaultdict(set)
     marked: dict[str, set[str]] = defaultdict(set)
     for item in items:
@@ -38,7 +41,7 @@ def tests_by_rule(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
 
 
 def _scopes(node_id: str) -> list[str]:
-    """What a test is part of, the largest first: its module, its function, itself."""
+    """Return the ids of a test's module, of its function, and of the test itself."""
     module = node_id.partition("::")[0]
     return [module, node_id.partition("[")[0], node_id]
 
@@ -50,17 +53,17 @@ def _largest_scope(
 
 
 def rules() -> list[str]:
-    """The mark of each row, in the order of the page."""
+    """Return the mark of each row, in the order of the page."""
     return [_mark(line) for line in _template_lines() if _is_row(line)]
 
 
 def marked_modules() -> list[Path]:
-    """The test modules in which a mark is written."""
+    """Return the test modules that contain a rule mark."""
     return [path for path in TESTS.rglob("test_*.py") if "mark.rule(" in path.read_text()]
 
 
 def render(tests: TestsByRule) -> str:
-    """The page's text."""
+    """Return the page's text."""
     return "\n".join(_page_lines(tests)) + "\n"
 
 
@@ -75,7 +78,7 @@ def _page_lines(tests: TestsByRule) -> Iterator[str]:
 
 
 def _shown(tests: Collection[str]) -> str:
-    """The first test, which is enough to begin with, and how many more there are."""
+    """Return the id of the first test and the number of further tests."""
     first = next((f"`{test}`" for test in tests), "")
     return first if len(tests) < 2 else f"{first} and {len(tests) - 1} more"
 
@@ -85,7 +88,7 @@ def _template_lines() -> list[str]:
 
 
 def _is_row(line: str) -> bool:
-    # Headers name what their column holds; no rule is called so.
+    # The first cell of a header is one of these words, and no rule has such a name.
     return line.startswith("| ") and _cells(line)[0] not in {"Rule", "Scenario", "Invariant"}
 
 

@@ -1,7 +1,7 @@
-"""Our runtime and Airflow's, in turn in one process: `python -m tests.benchmarks.airflow.compare`.
+"""Compares our runtime with Airflow's, by turns in one process: `python -m tests.benchmarks.airflow.compare`.
 
-Runs in an environment that holds Airflow (see docs/reference/airflow-triggers.md), from the checkout's root. It
-compares processor time: both sides keep one thread busy, and other processes on the machine do not count.
+Run the command from the checkout's root, in an environment with Airflow (see docs/reference/airflow-triggers.md). Most
+figures are processor time, which other processes on the machine hardly change. Both runtimes keep one thread busy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.benchmarks.report import Figures, Report, Row
 
 _REPEATS: Final = 5
 _REPEATS_OF_ONE: Final = 15
-"""With one subscriber a round takes a fifth of a second, and what else the machine does shows most."""
+"""A round with one subscriber takes only a fifth of a second, so other work on the machine disturbs it most."""
 _EVENTS: Final = {1: 60_000, 10: 10_000, 100: 2_000}
 
 
@@ -54,7 +54,10 @@ async def _rate(open_side: OpenSide, work: Work, *, is_fast: bool) -> float:
 
 
 def measure_speed(*, quick: bool) -> Figures:
-    """Raw events per second of processor time that everybody has resolved; best of five or fifteen, taking turns."""
+    """Measure the raw events that all subscribers resolve per second of processor time.
+
+    The runtimes take turns, and the best of five or fifteen rounds counts.
+    """
     rows = []
     for mode, is_fast, fires in (
         ("ack, skip", False, lambda _: False),
@@ -103,7 +106,10 @@ async def _ms_per_wakeup(open_side: OpenSide, stuck: int, wakeups: int) -> float
 
 
 def measure_stuck_lanes(*, quick: bool) -> Figures:
-    """One event in a lane of its own at a time, beside lanes whose head waits for the store; best of three."""
+    """Measure the time from sending a single event, in a lane of its own, to its advance.
+
+    Meanwhile the heads of many other lanes wait for the store. The best of five rounds counts.
+    """
     rows = []
     for stuck in (0, 100 if quick else 10_000):
         took = dict.fromkeys(SIDES, float("inf"))
@@ -118,7 +124,7 @@ def measure_stuck_lanes(*, quick: bool) -> Figures:
 
 
 class _Stalls:
-    """How long the loop is busy between two of its millisecond's timers, at worst."""
+    """Measures the longest processor time that the loop spends before a timer of one millisecond fires."""
 
     def __init__(self) -> None:
         self._worst = 0.0
@@ -130,13 +136,16 @@ class _Stalls:
             self._worst = max(self._worst, time.process_time() - began)
 
     def take(self) -> float:
-        """The worst since the last call, in ms."""
+        """Return the longest stall since the last call, in ms."""
         worst, self._worst = self._worst * 1000, 0.0
         return worst
 
 
 async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, float]:
-    """Two subscribers. One of them is stuck at its first event, so that all events stay outstanding."""
+    """Return the longest stall in ms while idle, and while `events` outstanding events are released.
+
+    One of two subscribers is stuck at its first event, so all events stay outstanding until it leaves or times out.
+    """
     work = Work(events, 8, stuck_subscribers=frozenset({1}), subscribers=2)
     Work.current = work
     stalls = _Stalls()
@@ -152,7 +161,8 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # Ours takes a clock that is late for a loop that was held up; Airflow's events are overdue beyond it only.
+            # Our runtime takes a jump past the timeout for a blocked loop, so jump exactly to the timeout first. In
+            # Airflow an event is overdue only after the timeout, so jump a second more.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1
@@ -177,12 +187,12 @@ def measure_stalls(*, quick: bool) -> Figures:
             what |= {f"{side}, idle": figures["idle"]}
         stalls = {side: figures["stall"] for side, figures in found.items()}
         rows.append(_compared(what, stalls, more_is_better=False))
-    note = "ms for which nothing else runs, at worst. Aim: at most 5 more than idle."
+    note = "the longest stall in ms, while nothing else runs. Aim: at most 5 more than idle."
     return Figures("airflow-stalls", "Stalls of the event loop", tuple(rows), note)
 
 
 async def _traced(open_side: OpenSide, work: Work) -> int:
-    """Bytes that the runtime allocated for the outstanding events."""
+    """Return the bytes that the runtime allocated for the outstanding events."""
     Work.current = work
     gc.collect()
     tracemalloc.start()
@@ -199,7 +209,10 @@ async def _traced(open_side: OpenSide, work: Work) -> int:
 
 
 def measure_memory(*, quick: bool) -> Figures:
-    """Events behind a head that waits for the store; numbers and `TriggerEvent`s are made beforehand."""
+    """Measure the memory of events behind a head that waits for the store.
+
+    The numbers and the `TriggerEvent`s exist before the measurement, so they do not count.
+    """
     count = 1_000 if quick else 10_000
     pairs = [(number, number) for number in range(count)]
     derived: dict[type[Any], Sequence[Any]] = {
@@ -208,7 +221,7 @@ def measure_memory(*, quick: bool) -> Figures:
     }
     rows = []
     for open_side in SIDES.values():
-        # Objects that a process makes once do not count.
+        # The first round creates objects that a process needs only once. They must not count.
         asyncio.run(_traced(open_side, Work(1, pairs=pairs[:1], fires=lambda _: True)))
     for mode, fires in (
         ("filters skip", lambda number: number == 0),
@@ -221,9 +234,7 @@ def measure_memory(*, quick: bool) -> Figures:
                 used[side] = asyncio.run(_traced(open_side, work)) / count
             what = {"mode": mode, "subscribers": subscribers}
             rows.append(_compared(what, used, more_is_better=False))
-    note = (
-        "Aims: 300 bytes where filters skip; where they yield, 64 more for each subscriber's event."
-    )
+    note = "Aims: 300 bytes if filters skip; 64 more for each subscriber's event if they yield."
     return Figures("airflow-memory", "Bytes per outstanding event (tracemalloc)", tuple(rows), note)
 
 
@@ -252,7 +263,7 @@ async def _watchers(side: str, groups: int, of: int, seconds: float) -> Row:
 
 
 def measure_watchers(*, quick: bool) -> Figures:
-    """1,000 groups of 10 in a process of their own, on producers that wait without polling."""
+    """Measure 1,000 groups of 10 watchers, in a new process for each runtime. The producers wait without polling."""
     rows = []
     for side in SIDES:
         command = [sys.executable, "-m", __spec__.name, "--watchers", side]
@@ -275,8 +286,10 @@ _PARTS: Final[dict[str, Callable[..., Figures]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(_PARTS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="only whether it works")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(_PARTS)}; all by default")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short run, only to see that it works"
+    )
     parser.add_argument("--json", type=Path, help="append the figures to this file")
     parser.add_argument("--watchers", help=argparse.SUPPRESS)
     given = parser.parse_args()

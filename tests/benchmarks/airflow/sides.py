@@ -1,8 +1,7 @@
-"""The same producer and the same filters in our runtime and in Airflow's, each driven as its own triggerer does.
+"""Runs one producer and its filters in our runtime and in Airflow's, each driven as its own triggerer drives it.
 
-Airflow's side leaves out what its triggerer does besides (a log line for each event, messages to its supervisor), so
-that the two runtimes are compared and nothing else. Both confirm derived events from a task that runs once in
-each turn of the loop.
+Airflow's triggerer also logs each event and sends messages to its supervisor. This module leaves that work out, so that
+only the two runtimes are compared. On both sides a task confirms the derived events, once in each turn of the loop.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from triggerer.streams.clock import SystemClock
 _BURST: Final = 128
 MANY: Final = 2_000_000
 ACK_TIMEOUT: Final = 5.0
-"""The timeout on a clock that stands still. Airflow looks for overdue events ten times in this number of real
-seconds."""
+"""The ack timeout in seconds, by a clock that stands still. Airflow looks for overdue events every tenth of it, in real
+time."""
 
 
 @dataclass(slots=True)
 class Work:
-    """The load: the messages, the behaviour of the filters, and the progress. One at a time: `Work.current`."""
+    """The load: the messages, the behaviour of the filters, and the progress. `Work.current` is the load in use."""
 
     events: int
     lanes: int = 1
     fires: Callable[[int], bool] = lambda number: False
-    """Whether a filter derives an event from this number."""
+    """True for the numbers from which a filter derives an event."""
     stuck_subscribers: frozenset[int] = frozenset()
-    """Filters that never get past their first event."""
+    """The numbers of the filters that stay at their first event for ever."""
     one_by_one_from: int | None = None
-    """From this number on, each waits until the one before was advanced."""
+    """From this number on, a message is sent only after the message before was advanced."""
     subscribers: int = 1
     pairs: Sequence[tuple[int, int]] | None = None
     derived: dict[type[Any], Sequence[Any]] = field(default_factory=dict)
@@ -55,7 +54,7 @@ class Work:
 
 
 class _Upstream:
-    """Both sides' producer."""
+    """The producer's code, for both runtimes. It sends the messages of `Work.current` and counts their advances."""
 
     async def open_stream(self) -> AsyncIterator[tuple[int, int]]:
         work = Work.current
@@ -85,7 +84,7 @@ class _Upstream:
 
 
 class _Filter:
-    """Both sides' trigger."""
+    """The trigger's code, for both runtimes. Its filter does what `Work.current` says."""
 
     event_type: ClassVar[Any]
     producer_type: ClassVar[Any]
@@ -119,7 +118,7 @@ class _Acknowledged(_Filter):
 
 
 class _FastFilter(_Filter):
-    """Measures the fast path, where the filters report the end of the messages."""
+    """The trigger's code on the fast path, which has no advances. The filters report the last message instead."""
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:
@@ -170,7 +169,7 @@ class TheirFastFilter(_FastFilter, theirs_base.BaseEventTrigger):
 
 
 class JumpingClock:
-    """Stands still until it jumps, so that no event becomes overdue while others are still being sent."""
+    """A clock that moves only when a benchmark sets it, so no event is overdue while others are still being sent."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -184,7 +183,7 @@ class JumpingClock:
 
 
 class Side(Protocol):
-    """One runtime with its subscribers."""
+    """A runtime with its subscribers, ours or Airflow's."""
 
     clock: JumpingClock
 
@@ -192,7 +191,7 @@ class Side(Protocol):
     def outstanding(self) -> int: ...
 
     async def leave(self, number: int) -> None:
-        """Take the subscriber out on purpose."""
+        """Remove the subscriber with this number on purpose, as for a deleted watcher."""
 
 
 class _OurSink:
@@ -290,7 +289,7 @@ class _Theirs:
         self.tasks[number].cancel()
 
     async def drive(self, number: int, trigger: Any, *, keeps: bool) -> None:
-        """`TriggerRunner.run_trigger`, as far as streams go."""
+        """Run a trigger as Airflow's `TriggerRunner.run_trigger` does, without the work that is not about streams."""
         key = trigger.shared_stream_key()
         try:
             stream = self.manager.subscribe(trigger_id=number, trigger=trigger, key=key)
@@ -331,7 +330,7 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     for task in tasks:
-        # Some measurements are about the error of a failed subscriber.
+        # Some measurements make a subscriber fail, and its error must not end the benchmark.
         with suppress(asyncio.CancelledError, Exception):
             await task
 

@@ -1,4 +1,4 @@
-"""A queue's producer without the runtime: messages of many lanes are advanced together."""
+"""Drives a queue's producer without the runtime. Messages of many lanes are advanced together."""
 
 from typing import Any
 

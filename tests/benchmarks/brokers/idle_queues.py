@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.brokers.idle_queues`: the cost of watchers without messages, by broker.
 
-One watcher, 100 watchers on one queue, and 100 queues with one watcher each, under the real runtime without a database,
-in a process of their own. Its way to the broker is a proxy that counts what is sent: about one for each request.
+The cases are one watcher, 100 watchers on one queue, and 100 queues with one watcher each. The watchers run under the
+real runtime without a database, in a separate process. A proxy between this process and the broker counts the pieces
+that are sent, about one for each request.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _TRIGGERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A broker behind a proxy."""
+    """A broker behind a proxy, a function that creates a queue, and the settings of the connection."""
 
     proxy: TcpProxy
     create: Callable[[str], Any]
@@ -89,8 +90,10 @@ _SOURCES: Final = {"kafka": _kafka, "sqs": _sqs, "pubsub": _pubsub, "servicebus"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--brokers", default=",".join(_SOURCES))
-    parser.add_argument("--seconds", type=float, default=60.0, help="to watch each of them")
-    parser.add_argument("--settle", type=float, default=15.0, help="seconds before that")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of each measurement")
+    parser.add_argument(
+        "--settle", type=float, default=15.0, help="seconds from the start to the measurement"
+    )
     parser.add_argument("--host", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.host:
@@ -128,12 +131,11 @@ def _measure(
         try:
             while (line := host.stdout.readline()) != b"ready\n":
                 if not line:
-                    raise RuntimeError("it ended before its watchers were there")
-            # The work after a start is not idling.
+                    raise RuntimeError("the process ended before its watchers ran")
+            # The work right after the start would count as the cost of idling.
             time.sleep(arguments.settle)
             process = psutil.Process(host.pid)
             sent, cpu, began = source.proxy.sent, sum(process.cpu_times()[:2]), time.monotonic()
-            # The time that is measured.
             time.sleep(arguments.seconds)
             took = time.monotonic() - began
             cpu = sum(process.cpu_times()[:2]) - cpu

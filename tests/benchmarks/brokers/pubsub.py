@@ -1,18 +1,18 @@
-"""Pub/Sub's producer beside Google's bare clients, receiving and acknowledging.
+"""Compares the Pub/Sub producer with Google's bare clients, which receive and acknowledge messages.
 
 Run with `python -m tests.benchmarks.brokers.pubsub`.
 
-All read the same server in the same run, one after the other and in turn: a flood that sends as fast as messages are
-acknowledged (tests/services/pubsub/flood.go), with the same bounds of what is outstanding.
+All sides read one server in one run, by turns. The server sends messages as fast as they are acknowledged
+(tests/services/pubsub/flood.go). All sides allow the same number and size of outstanding messages.
 
-- `bare` is the asynchronous client that the producer uses, acknowledging what it receives, by protobuf's own objects;
-  `reading` the same with a look at each message;
-- `documented` and `documented-reading` are these by the client's own classes, as its documentation shows it;
-- `threaded` is Google's own subscriber with its threads;
-- `producer` is ours alone;
-- `runtime` is ours under the real runtime with one watcher that makes an event of each message, without a database.
+- `bare` is the asynchronous client that the producer uses. It acknowledges each message unread, as a protobuf object.
+- `reading` is `bare`, but it also reads each message.
+- `documented` and `documented-reading` are `bare` and `reading` with the client's own classes, as in its documentation.
+- `threaded` is Google's own subscriber with its threads.
+- `producer` is our producer without the runtime.
+- `runtime` is our producer under the real runtime, without a database. One watcher makes an event of each message.
 
-The interpreter is set as in the service.
+The garbage collector and the switching of threads are set as in the service.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from watchers.pubsub import PubSubEventTrigger
 
 _OUTSTANDING: Final = 1_000
 _OUTSTANDING_BYTES: Final = 100 << 20
-"""As the producer has them by default."""
+"""The producer's defaults for outstanding messages and their bytes."""
 
 
 def _path(name: str) -> str:
@@ -61,10 +61,10 @@ def _path(name: str) -> str:
 
 
 async def bare(host: str, name: str, count: int) -> None:
-    """Acknowledge each answer's messages in one request, several at a time; look at none.
+    """Acknowledge the messages of each answer in one request, several requests at a time, and read no message.
 
-    A correct program, but that it has no answer to a request that fails, which ends the measurement. It extends no
-    lease, since it acknowledges at once; the producer's thread for that finds nothing to do either.
+    The program is correct except that a failed request ends the measurement. It extends no lease, because it
+    acknowledges at once. In the producer, the thread that extends leases has nothing to do either.
     """
     await _receive(host, name, count, look=lambda _: None)
 
@@ -100,7 +100,7 @@ async def _receive(
 
 
 async def reading(host: str, name: str, count: int) -> None:
-    """Receives and reads each message as a user would: the fields of the runtime's event."""
+    """Acknowledge as `bare` does, and read the fields of each message that the runtime's event has."""
     await _receive(host, name, count, look=_read_each)
 
 
@@ -119,12 +119,12 @@ def _read_each(received: Any) -> None:
 
 
 async def documented(host: str, name: str, count: int) -> None:
-    """As `bare`, by the client's own classes."""
+    """Acknowledge as `bare` does, with the client's own classes."""
     await _receive(host, name, count, look=lambda _: None, by_protobuf=False)
 
 
 async def documented_reading(host: str, name: str, count: int) -> None:
-    """As `reading`, by the client's own classes."""
+    """Acknowledge and read as `reading` does, with the client's own classes."""
     await _receive(host, name, count, look=_read_each_as_documented, by_protobuf=False)
 
 
@@ -169,7 +169,7 @@ def _producer(host: str, name: str) -> PubSubSharedStreamProducer:
 
 
 async def producer(host: str, name: str, count: int) -> None:
-    """The producer alone."""
+    """Read the messages with our producer, without the runtime."""
     await drain(_producer(host, name), count)
 
 
@@ -192,7 +192,7 @@ async def runtime(host: str, name: str, count: int) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_raise_what_ends, hosted)
             await sink.done.wait()
-            # Nothing reports the last advance, so poll each millisecond. The poll is no part of a message's cost.
+            # Nothing reports the last advance, so look every millisecond. Over all messages this costs next to nothing.
             while any(  # noqa: ASYNC110
                 one.group and one.group.outstanding for one in manager.streams.values()
             ):
@@ -201,14 +201,14 @@ async def runtime(host: str, name: str, count: int) -> None:
 
 
 async def _raise_what_ends(hosted: Member) -> None:
-    # A trigger tells nobody that it has failed.
+    # Nothing reports that a trigger failed, so look for its error.
     while hosted.error is None:  # noqa: ASYNC110
         await anyio.sleep(0.1)
     raise hosted.error
 
 
 class _Sink:
-    """Confirms each event at once, and keeps none, as nobody keeps what `bare` has received."""
+    """Confirms each event at once and stores nothing, because `bare` stores nothing either."""
 
     is_full = False
 
@@ -244,9 +244,9 @@ SIDES: Final[dict[str, Callable[[str, str, int], Awaitable[None]]]] = {
 
 
 def _measure(side: str, host: str, number: int, count: int) -> tuple[float, float]:
-    """Messages a second, and microseconds of this process's CPU for each."""
+    """Return the messages per second, and the processor time of this process for each message, in µs."""
     gc.collect()
-    # Existing objects are exempt from collections, as in the service.
+    # As in the service, the garbage collector skips the objects that exist now.
     gc.freeze()
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     uvloop.run(_run(SIDES[side], host, f"{side}{number}-{count}", count))
@@ -263,7 +263,10 @@ async def _run(
 
 
 async def _latency(server: PubSubServer, count: int) -> None:
-    """One message at a time to two subscriptions of a topic; the bare client reads one, the runtime the other."""
+    """Send one message at a time to a topic with two subscriptions; show the latencies of both readers.
+
+    The bare client reads one subscription, and the runtime reads the other.
+    """
     await asyncio.to_thread(server.create, "latency")
     await asyncio.to_thread(server.create_subscription, "latency-bare", "latency")
     received: dict[str, float] = {}
@@ -333,7 +336,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument(
-        "--latency", type=int, metavar="N", help="instead: N messages, one at a time"
+        "--latency",
+        type=int,
+        metavar="N",
+        help="measure the latency of N messages, and no throughput",
     )
     arguments = parser.parse_args()
     if arguments.latency:
@@ -348,7 +354,7 @@ def main() -> None:
             )
             _show_latency("run queued", found)
         return
-    # All sides have the interpreter as the service has it, see triggerer/service/running.py.
+    # Set the interpreter for all sides as triggerer/service/running.py does for the service.
     gc.set_threshold(200_000, 20, 100)
     sys.setswitchinterval(0.000_5)
     sides = arguments.sides.split(",")

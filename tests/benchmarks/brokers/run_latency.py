@@ -1,4 +1,4 @@
-"""From before a message is sent until its run is queued, by a whole service on SQLite; for the brokers' benchmarks."""
+"""Measures the time from a message to its queued run, in a whole service on SQLite, for the brokers' benchmarks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ with DAG("d", schedule=asset, max_active_runs=1000):
 def latency_to_runs(
     url: str, connection: Mapping[str, Any], send: Callable[[str], object], messages: int
 ) -> list[float]:
-    """Seconds for each of this number of messages, at ten per second, so that no backlog builds up.
+    """Return for each message the seconds from before its sending until its run is queued.
+
+    At most ten messages per second are sent, so that no backlog builds up.
 
     Args:
-        url: Of the source, as `MessageQueueTrigger` takes it. It is there, and empty.
-        connection: The settings of its broker's connection.
-        send: Sends one message to it.
+        url: The source's URL, as `MessageQueueTrigger` takes it. The source must exist and be empty.
+        connection: The settings of the connection to the broker.
+        send: Sends one message to the source.
     """
     broker = url.partition(":")[0]
     stated = "".join(
@@ -59,11 +61,11 @@ def latency_to_runs(
             for number in range(messages):
                 sent.append(time.time())
                 send(f'{{"n": {number}}}')
-                # Ten a second: each finds the service idle.
+                # Pause, so that each message finds the service idle.
                 time.sleep(0.1)
             in_runs = "FROM queued_asset_event q JOIN dag_run r ON r.id = q.run_pk"
             records.wait_until(f"SELECT count(*) = {messages + 1} {in_runs}", within_s=120)
-            # A run may have several events.
+            # One row for each event, because a run may have several events.
             rows = records.rows(
                 f"SELECT e.extra, r.queued_at {in_runs} JOIN asset_event e ON e.id = q.asset_event_id"
             )

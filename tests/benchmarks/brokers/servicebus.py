@@ -1,12 +1,17 @@
-"""The Service Bus producer beside the vendor's bare client, receiving and completing.
+"""Compares the Service Bus producer with the vendor's bare client, which receives and completes messages.
 
 Run with `python -m tests.benchmarks.brokers.servicebus`.
 
-All read queues of one test Service Bus in the same run, in turn: `bare` receives up to a hundred and completes one
-after the other, as the SDK's samples do; `bare together` completes those of a batch side by side; `producer` is ours
-alone, and `runtime` ours under the real runtime with one watcher that makes an event of each message, without a
-database; `runtime alone` is that where each lane is advanced by itself. Then single messages: how long from sending to
-receipt, and for a whole service on SQLite until the run is queued.
+All readers read queues of one test Service Bus in one run, by turns:
+
+- `bare` receives up to 100 messages at once and completes them one after the other, as the SDK's samples do.
+- `bare together` completes the messages of a batch at the same time.
+- `producer` is our producer without the runtime.
+- `runtime` is our producer under the real runtime, without a database. One watcher makes an event of each message.
+- `runtime alone` is `runtime` with a separate advance for each lane.
+
+Then it measures single messages: the time from sending to receipt, and in a whole service on SQLite the time until the
+run is queued. Last, it measures streams without messages.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ async def bare_together(server: ServiceBusServer, queue: str, count: int) -> Non
 
 
 class _Alone(ServiceBusSharedStreamProducer):
-    """Each lane is advanced alone."""
+    """The producer with a separate advance for each lane."""
 
     advance_lanes = SharedStreamProducer.advance_lanes
 
@@ -82,7 +87,7 @@ def _producer(
 
 
 async def producer(server: ServiceBusServer, queue: str, count: int) -> None:
-    """The producer alone."""
+    """Read the messages with our producer, without the runtime."""
     await drain(_producer(server, queue), count)
 
 
@@ -153,7 +158,10 @@ async def measure_throughput(server: ServiceBusServer, count: int, rounds: int) 
 
 
 async def measure_latency(server: ServiceBusServer, count: int) -> None:
-    """One message at a time, from before it is sent until it is in hand."""
+    """Show the time from before a message is sent until it is received, one message at a time.
+
+    First the bare client receives the messages, then the runtime.
+    """
     queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
     found = []
     async with (
@@ -187,7 +195,7 @@ async def measure_latency(server: ServiceBusServer, count: int) -> None:
 async def measure_idle(
     server: ServiceBusServer, queues: int, watchers: int, seconds: float
 ) -> None:
-    """Memory that is added, and processor time, of streams without messages."""
+    """Show the memory, the processor time and the requests of streams without messages."""
     names = [server.create(f"b-{uuid.uuid4().hex[:8]}") for _ in range(queues)]
     process = psutil.Process()
     before = process.memory_info().rss

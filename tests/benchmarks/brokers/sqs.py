@@ -1,8 +1,13 @@
 """`python -m tests.benchmarks.brokers.sqs [--messages N]`: the SQS producer beside the bare client, on ElasticMQ.
 
-Throughput: a queue full of messages, received and deleted by the vendor's client alone (as many pollers, deletes in
-tens), and by the runtime with one watcher; `alone` is the runtime where each lane is advanced by itself. Latency: one
-message at a time, from before it is sent; for a whole service on SQLite, until its run is queued.
+Throughput is measured with a full queue, by turns:
+
+- `bare` receives and deletes with the vendor's client. It has as many pollers as the producer, and deletes ten at once.
+- `runtime` is our producer under the real runtime with one watcher.
+- `alone` is `runtime` with a separate advance for each lane.
+
+Latency is measured with one message at a time, from before it is sent until it is received. In a whole service on
+SQLite it is measured until the run is queued.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ _LATENCIES: Final = 200
 
 
 class Watching(BaseEventTrigger):
-    """Takes every message."""
+    """A trigger that derives an event from every message."""
 
     settings: ClassVar[SqsSettings]
     url: ClassVar[str]
@@ -61,7 +66,7 @@ class Watching(BaseEventTrigger):
 
 
 class _Alone(SqsSharedStreamProducer):
-    """Each lane is advanced alone."""
+    """The producer with a separate advance for each lane."""
 
     advance_lanes = SharedStreamProducer.advance_lanes
 
@@ -74,7 +79,7 @@ def _settings(server: ElasticMqServer) -> SqsSettings:
 
 
 async def _bare(server: ElasticMqServer, url: str, messages: int) -> tuple[float, float]:
-    """Messages a second by the client alone, and µs of processor time for each."""
+    """Return the messages per second of the bare client, and the processor time for each message, in µs."""
     done = 0
     async with open_client(_settings(server), url) as client:
         watch = _Watch()
@@ -104,13 +109,13 @@ async def _bare(server: ElasticMqServer, url: str, messages: int) -> tuple[float
 
 
 class _Watch:
-    """Wall-clock and processor time since it was made."""
+    """Measures wall-clock and processor time since its creation."""
 
     def __init__(self) -> None:
         self._began, self._used = time.perf_counter(), time.process_time()
 
     def rate(self, messages: int) -> tuple[float, float]:
-        """Messages a second, and µs of processor time for each."""
+        """Return the messages per second, and the processor time for each message, in µs."""
         took, used = time.perf_counter() - self._began, time.process_time() - self._used
         return messages / took, used / messages * 1e6
 
@@ -125,7 +130,10 @@ async def _ours(
     messages: int,
     producer: type[SqsSharedStreamProducer] = SqsSharedStreamProducer,
 ) -> tuple[float, float]:
-    """Measures the runtime from the first message on, because the SDK takes a third of a second to import."""
+    """Return the messages per second of the runtime, and the processor time for each message, in µs.
+
+    The measurement begins at the first message, because importing the SDK takes a third of a second.
+    """
     Watching.settings, Watching.url, Watching.producer = _settings(server), url, producer
     async with StreamHarness() as streams:
         view = await streams.add(Watching())

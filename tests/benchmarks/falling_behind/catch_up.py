@@ -7,13 +7,13 @@ The runtime works alone in one process, with a store that stores nothing. All pa
 so they compare the runtime's own work, and their ratios are the worst possible ones. `sick_watchers` in this folder
 measures the effect of four sick watchers on a whole service.
 
-- *kafka*: a watcher of a topic of Apache Kafka that takes one message in ten reads all of it as the group does; then
-  another one that is behind by all of it, while nothing arrives. Aim: 0.7 of the rate.
-
-- *rate*: the same on the log in memory, which costs nothing to read.
-- *head*: one watcher takes messages that arrive at a steady rate; first alone, then beside one that catches up all the
-  time. A latency counts from the instant at which a message is due until its event is durable. Aim: a p99 within 1.5
-  times of that alone.
+- *kafka*: a watcher reads a whole topic of Apache Kafka live, and derives an event from one message in ten. Then a
+  watcher reads the same topic as its backlog, while no message arrives. Aim: 0.7 of the live rate.
+- *rate*: the comparison of *kafka* on the log in memory, which costs nothing to read. It is also done with watchers
+  that derive an event from every message.
+- *head*: one watcher takes messages that arrive at a steady rate. It works first alone, then beside a watcher that
+  catches up all the time. A latency counts from the instant at which a message is due until its event is durable.
+  Aim: a p99 at most 1.5 times the p99 alone.
 - *many*: a number of watchers with a backlog of an hour in all lanes catch up beside a live watcher, for some seconds.
 """
 
@@ -55,7 +55,7 @@ _HOUR_S: Final = 3_600
 def main() -> None:
     arguments = _arguments()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    # As in the service.
+    # Set the garbage collector as in the service.
     gc.set_threshold(*GC_THRESHOLDS)
     gc.freeze()
     report = Report(arguments.json)
@@ -72,34 +72,46 @@ def main() -> None:
             for row in _compare_rates(arguments.messages, one_in, arguments.rounds)
         ]
         title = f"Catching up with {arguments.messages:,} messages in {LANES} lanes"
-        note = "aim: 0.7 of the live path; in processor time, since others use the machine too"
+        note = "aim: 0.7 of the live path, in processor time, because other programs use the machine too"
         report.show(Figures("catch-up-rate", title, tuple(rows), note))
     if "head" in arguments.which:
         rates = [float(rate) for rate in arguments.rates.split(",")]
         rows = [_compare_heads(rate, arguments.seconds) for rate in rates]
         note = "ms from the instant a message is due until its event is durable; aim: p99 ratio 1.5"
         report.show(
-            Figures("catch-up-head", "The head beside one that is behind", tuple(rows), note)
+            Figures(
+                "catch-up-head", "Live delivery beside a watcher that is behind", tuple(rows), note
+            )
         )
     if "many" in arguments.which:
         row = _measure_many(arguments.watchers, arguments.hour_rate, arguments.seconds)
-        note = "consumers: readings of the log that are open at once; each is one of the broker's"
-        report.show(Figures("catch-up-many", "Many that are behind by an hour", (row,), note))
+        note = "consumers: readings of the log that are open at once; each would be a consumer at the broker"
+        report.show(
+            Figures("catch-up-many", "Many watchers that are behind by an hour", (row,), note)
+        )
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("which", nargs="*", default=["all"], metavar="|".join(CASES))
-    parser.add_argument("--messages", type=int, default=1_000_000, help="how far behind (rate)")
-    parser.add_argument("--rounds", type=int, default=1, help="the best of so many (rate)")
+    parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="size of the backlog (kafka, rate)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="rounds of which the best counts (kafka, rate)"
+    )
     parser.add_argument("--rates", default="100,300,1000,3000,10000", help="messages/s (head)")
-    parser.add_argument("--seconds", type=float, default=30, help="of each phase (head, many)")
-    parser.add_argument("--watchers", type=int, default=1_000, help="how many are behind (many)")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="length of each phase (head, many)"
+    )
+    parser.add_argument(
+        "--watchers", type=int, default=1_000, help="number of watchers that are behind (many)"
+    )
     parser.add_argument(
         "--hour-rate",
         type=float,
         default=10,
-        help="messages/s of the head and the hour before (many)",
+        help="messages/s of live delivery and of the backlog's hour (many)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append figures as JSON lines")
     arguments = parser.parse_args()
@@ -129,7 +141,7 @@ def _compare_on_kafka(scene: Scene, messages: int, rounds: int) -> Sequence[Row]
 
 
 async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
-    """Measures like `_take`, but from the first stored event, because the client first connects and joins its group."""
+    """Measure as `_take` does, but on Kafka and from the first stored event, so that connecting does not count."""
     done, first = anyio.Event(), list[tuple[float, float]]()
 
     def note(_: int, __: Any) -> None:
@@ -205,7 +217,7 @@ def _rows_of_rates(
 
 
 async def _take(messages: int, one_in: int, is_behind: bool) -> _Took:
-    """Have one watcher take all messages, live, or because it is behind at the first one."""
+    """Have one watcher take all messages, live or as its backlog; return the time that it took."""
     log = Log(messages if is_behind else 0, messages)
     log.wanted = messages
     store = Store()
@@ -236,7 +248,10 @@ def _compare_heads(rate: float, seconds: float) -> Row:
 
 
 async def _head(rate: float, seconds: float, has_laggard: bool) -> tuple[list[float], int]:
-    """The head's latencies in ms, in order; and how many messages the one that is behind was given meanwhile."""
+    """Return the latencies of the live watcher in ms, sorted, and the number of messages that the other filter got.
+
+    The other watcher is behind, if there is one.
+    """
     log = Log(_ENDLESS, _ENDLESS + round(rate * seconds), rate=rate)
     took: list[float] = []
 

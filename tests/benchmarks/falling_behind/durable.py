@@ -16,13 +16,13 @@ from typing import Final
 import asyncpg
 
 EVERY_S: Final = 0.005
-"""How often it looks: a latency is too long by so much at worst, and by half of it on average."""
+"""The pause between two looks at the store. A latency is too long by at most one pause, and by half on average."""
 _HIGHEST: Final = "SELECT coalesce(max(id), 0) FROM asset_event"
 _SEEN: Final = struct.Struct("<qq")
 
 
 class Durable:
-    """Which ids were there at which instant. One stream's recorder gives them out in the order of its commits."""
+    """Tells when each event was durable. Only one recorder writes at a time, so ids have the order of the commits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,23 +30,26 @@ class Durable:
         self._instants: list[int] = []
 
     def load(self) -> None:
-        """Take over what was seen until now."""
+        """Load the observations that the reader has made until now."""
         seen = list(_SEEN.iter_unpack(self._path.read_bytes()))
         self._highest = [highest for highest, _ in seen]
         self._instants = [instant for _, instant in seen]
 
     def at(self, event_id: int) -> int:
-        """The instant at which the event was first seen (CLOCK_MONOTONIC, ns).
+        """Return the instant at which the reader first saw the event (CLOCK_MONOTONIC, ns).
 
         Raises:
-            IndexError: It was not seen before `load`.
+            IndexError: The reader had not seen the event when `load` was called.
         """
         return self._instants[bisect_left(self._highest, event_id)]
 
 
 @contextmanager
 def reader_of(url: str, path: Path) -> Iterator[Durable]:
-    """Polls a store whose tables exist until the block ends, and writes its observations to `path`."""
+    """Poll a store in a process of its own until the block ends, and write the observations to `path`.
+
+    The store's tables must exist.
+    """
     path.touch()
     process = multiprocessing.get_context("spawn").Process(
         target=_follow, args=(url, path), daemon=True

@@ -24,16 +24,17 @@ from triggerer.streams import TriggerSpec
 
 LANES: Final = 8
 _BATCH: Final = 500
-"""Messages between two turns of the event loop, as the Kafka producer takes them from its client."""
+"""Messages between two turns of the event loop. The Kafka producer takes batches of this size from its client."""
 _FENCE: Final = Fence("stream", "benchmark", 1)
 
 
 class Log:
-    """Numbers, in turns over the lanes. The group reads from `first` to `end`. Watchers that catch up may read the
-    messages before.
+    """A log of numbers, spread evenly over the lanes.
+
+    The group reads the messages from `first` up to `end`. Watchers that catch up may also read earlier messages.
 
     Args:
-        rate: Messages a second from `first` on; None: as fast as they are taken.
+        rate: Messages per second from `first` on. None: the group gets messages as fast as it takes them.
     """
 
     current: ClassVar[Log]
@@ -47,20 +48,20 @@ class Log:
         self.reached = first
         """One more than the number of the last message that the group received."""
         self.readers = 0
-        """Readings beside the group that are open, and the most there were."""
+        """Readings of lanes that are open now, without the group's own; `most_readers` is their maximum so far."""
         self.most_readers = 0
         self.readings = 0
         self.read_beside = 0
-        """Messages that they have yielded."""
+        """Messages that all readings have yielded."""
         self.taken: dict[int, int] = {}
-        """By watcher, how many messages its filter was given."""
+        """The number of messages that each watcher's filter got, by watcher."""
         self.wanted: int | None = None
         self.done = anyio.Event()
-        """Set once a filter was given `wanted` messages."""
+        """Set once a filter got `wanted` messages, or by a benchmark."""
         Log.current = self
 
     def due(self, number: int) -> float:
-        """When the group should have been given a message."""
+        """Return the instant at which the group should get a message, by `time.perf_counter`."""
         assert self.rate is not None
         return self.begun + (number - self.first) / self.rate
 
@@ -97,7 +98,7 @@ class LogProducer(SharedStreamProducer):
         log.most_readers = max(log.most_readers, log.readers)
         try:
             while True:
-                # Seconds between two reads of the log, like a consumer that receives nothing new.
+                # At the end of the log, wait as a consumer does that receives nothing new.
                 await (checkpoint() if number < log.reached else anyio.sleep(0.05))
                 for _ in range(_BATCH):
                     if number >= log.reached:
@@ -153,7 +154,11 @@ class LogTrigger(BaseEventTrigger):
 
 
 def spec(number: int, *, one_in: int, behind_from: int | None = None) -> TriggerSpec:
-    """A watcher; `behind_from`: the offset in each lane from which it is behind. None: it is live."""
+    """Return the spec of a watcher.
+
+    Args:
+        behind_from: The offset in each lane at which the watcher's backlog begins. None: the watcher is live.
+    """
     kwargs = {"number": number, "one_in": one_in}
     rows = (
         LanePosition(number, str(lane), ["log", behind_from], datetime.now(UTC))
@@ -169,27 +174,27 @@ def spec(number: int, *, one_in: int, behind_from: int | None = None) -> Trigger
 
 
 class Store:
-    """Both sinks. All that is submitted in one turn of the event loop is durable in the next, as in one commit.
+    """Both sinks, for events and positions. The submissions of one turn of the event loop are durable in the next turn.
 
     Args:
-        on_stored: Called with the watcher and the payload of each event that is durable.
+        on_stored: Gets the watcher and the payload of each event once it is durable.
     """
 
     is_full = False
 
     def __init__(self, on_stored: Callable[[int, Any], None] | None = None) -> None:
         self.rows: dict[tuple[int, str], Position] = {}
-        """Where watchers stand that are behind."""
+        """The positions of the watchers that are behind, by watcher and lane."""
         self.events = 0
         self._on_stored = on_stored
         self._waiting: list[Callable[[], None]] = []
 
     def load(self, rows: Sequence[LanePosition]) -> None:
-        """Rows that are there from the beginning."""
+        """Add rows that exist before the start."""
         self.rows.update({(row.watcher_id, row.lane): row.position for row in rows})
 
     async def wait_for_room(self) -> None:
-        raise AssertionError("it is never full")
+        raise AssertionError("this sink is never full")
 
     def submit_nowait(self, *given: Any) -> None:
         if not self._waiting:
@@ -199,7 +204,7 @@ class Store:
         )
 
     def end_replay_nowait(self, end: ReplayEnd) -> None:
-        raise AssertionError("no replay is asked for")
+        raise AssertionError("nothing starts a replay here")
 
     def _commit(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -1,4 +1,4 @@
-"""Watchers of one topic. Some of them fall sick. Each accepts the tenth of the messages with its phase."""
+"""The DAG files of `sick_watchers`. Each watcher accepts a tenth of a topic's messages, and some fall sick."""
 
 from __future__ import annotations
 
@@ -123,11 +123,11 @@ _EXTRA: Final = '{"n": "n", "at": "at", "partition": "@partition", "offset": "@o
 
 
 class DagFiles:
-    """The files of one run, in a folder that the service reads.
+    """The DAG files of one benchmark, in a folder that the service reads.
 
     Args:
-        healthy: How many are always well.
-        sick: Those of `SICK` that there are.
+        healthy: The number of watchers that are always well.
+        sick: The kinds of sick watchers, out of `SICK`.
     """
 
     def __init__(self, folder: Path, topic: str, *, healthy: int, sick: Collection[str]) -> None:
@@ -148,12 +148,12 @@ class DagFiles:
         return [*(f"well-{n}" for n in range(self._healthy)), *self._sick]
 
     def fall_sick(self) -> None:
-        """The three fail from the next message on; the fourth cannot be made once its file has been read."""
+        """Make the sick watchers fail from the next message on; `absent` fails once its file has been read again."""
         self._flag.touch()
         self._write_absent('{"is_broken": True}')
 
     def mend(self) -> None:
-        """All are well, the fourth once its file has been read."""
+        """Make the sick watchers well again; `absent` is well once its file has been read again."""
         self._write_absent("{}")
         self._flag.unlink()
 
@@ -164,7 +164,7 @@ class DagFiles:
     def _write(self, name: str, text: str, **values: object) -> None:
         text = text.format(topic=self._topic, extra=_EXTRA, **values)
         text += _PAUSED_DAG.format(dag_id=f"on_{name}")
-        # In one step: a half-written file would be one that cannot be read.
+        # Replace the file in one step, because the service might read a half-written one.
         new = self.folder.parent / f"{name}.py.new"
         new.write_text(text)
         new.replace(self.folder / f"{name}.py")

@@ -29,7 +29,7 @@ class Event:
 
     id: int
     number: int
-    """Of its message."""
+    """The number of the event's message."""
     sent_at: int
     partition: int
     offset: int
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def counts(records: Records) -> dict[str, int]:
-    """How many events each asset has."""
+    """Return the number of events of each asset, by name."""
     return {name: int(count) for name, count in records.rows(_COUNTS)}
 
 
@@ -66,7 +66,11 @@ def events_of(records: Records, name: str) -> list[Event]:
 
 
 def expected_of(name: str, stretches: Sequence[Stretch], sick: Sequence[Stretch]) -> set[int]:
-    """The numbers of the messages that the watcher should take: of all stretches, or of those with the sick."""
+    """Return the numbers of the messages that a watcher should take.
+
+    Args:
+        name: The watcher's asset. A healthy watcher takes messages of all stretches, a sick watcher only of `sick`.
+    """
     kind, _, number = name.partition("-")
     of, digit = (stretches, int(number) % TAKES_ONE_IN) if kind == "well" else (sick, 0)
     return {n for one in of for n in range(one.first, one.end) if n % TAKES_ONE_IN == digit}
@@ -90,7 +94,7 @@ def judge(events: Sequence[Event], expected: set[int]) -> Verdict:
 
 
 def latencies_ms(events: Sequence[Event], stretch: Stretch, durable: Durable) -> list[float]:
-    """The latencies of a stretch's events, unordered: from the call of the client until the event was seen."""
+    """Return the latencies of a stretch's events, unsorted, from the call of the Kafka client to the stored event."""
     return [
         (durable.at(event.id) - event.sent_at) / 1e6
         for event in events
@@ -99,7 +103,7 @@ def latencies_ms(events: Sequence[Event], stretch: Stretch, durable: Durable) ->
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p99 and the worst."""
+    """Return the median, the 99th percentile and the maximum of latencies in ms."""
     ordered = sorted(values)
     return {"p50 ms": percentile(ordered, 50), "p99 ms": percentile(ordered, 99)} | {
         "worst ms": percentile(ordered, 100)

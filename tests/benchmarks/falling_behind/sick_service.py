@@ -1,4 +1,4 @@
-"""One service or two on the same store, that are killed while they work."""
+"""Starts one or two services on one store, and kills them while they work."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _OWNER: Final = "SELECT owner FROM stream WHERE owner IS NOT NULL"
 
 
 class Services:
-    """Instances of `triggerer standalone`; the first is alone unless there are takeovers.
+    """Instances of `triggerer standalone`.
 
     Args:
-        count: 2 needs PostgreSQL: one owns the stream, the other waits for its lease to run out.
+        count: 1, or 2 for takeovers. With 2, the store must be PostgreSQL. One instance owns the stream, and the other
+            instance takes over when the lease has run out.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class Services:
             instance.start()
 
     def wait_until(self, query: str, *, within_s: float, what: str) -> None:
-        """Until a query of one value answers true.
+        """Wait until a query of one value returns true.
 
         Raises:
-            AssertionError: It did not in time; the message has the end of a log.
+            AssertionError: The query did not return true in time. The message has the end of the first instance's log.
         """
         wait_until(
             lambda: self.records.holds(query),
@@ -55,9 +56,9 @@ class Services:
         )
 
     def owner(self) -> Instance | None:
-        """The instance that owns the stream; None while nobody does."""
+        """Return the running instance that owns the stream; None if there is no such instance."""
         for (owner,) in self.records.rows(_OWNER):
-            # `<host>:<pid>:<random>`
+            # An owner is `<host>:<pid>:<random>`.
             pid = int(owner.split(":")[1])
             for instance in self.instances:
                 family = (instance.pid, *(child.pid for child in instance.children()))
@@ -66,15 +67,15 @@ class Services:
         return None
 
     def kill_and_restart(self) -> None:
-        """SIGKILL to the first instance, which is started again at once."""
+        """Kill the first instance with SIGKILL, and start it again at once."""
         self.instances[0].kill()
         self.instances[0].start()
 
     def take_over(self) -> None:
-        """SIGKILL to the owner; it is started again once another owns the stream.
+        """Kill the owner with SIGKILL, and start it again once the other instance owns the stream.
 
         Raises:
-            AssertionError: Nobody took over within a minute.
+            AssertionError: There was no owner, or no takeover, within a minute.
         """
         wait_until(lambda: self.owner() is not None, within_s=60, what="somebody owns the stream")
         owner = self.owner()
@@ -89,13 +90,13 @@ class Services:
         owner.start()
 
     def stop(self) -> None:
-        """SIGTERM to all that run."""
+        """Stop all running instances with SIGTERM."""
         for instance in self.instances:
             if instance.is_running:
                 instance.stop()
 
     def end(self) -> None:
-        """SIGKILL to all that run, with all that they started."""
+        """Kill all running instances and their child processes with SIGKILL."""
         for instance in self.instances:
             if instance.is_running:
                 children = instance.children()

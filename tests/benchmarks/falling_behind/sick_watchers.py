@@ -3,17 +3,26 @@
     python -m tests.benchmarks.falling_behind.sick_watchers --store sqlite|postgresql [--seconds 600] [--rate 1000]
         [--without-sick] [--healthy 16] [--sick raising,hanging,slow,absent] [--kills N] [--takeovers N]
 
-Real Kafka, and `triggerer standalone` with its default settings. One watcher raises on everything, one hangs, one
-cannot be made of its arguments, one needs 50 ms for each message; each of the sixteen takes one message in ten. In one
-run:
+The benchmark uses a real Kafka, and `triggerer standalone` with its default settings. Each of the sixteen healthy
+watchers takes one message in ten. The sick watchers are:
 
-1. *baseline*: all are well; the four are given everything and derive nothing.
-2. *sick*: the four are sick; the service is killed or taken over at random moments, if asked for.
-3. *mended*: the four are well again and catch up while messages go on. Then sending stops until all have caught up.
+- `raising`: its filter raises on every message.
+- `hanging`: its filter hangs.
+- `absent`: its trigger cannot be made of its arguments.
+- `slow`: its filter needs 50 ms for each message.
 
-In the end each watcher must have each of its messages once, and in the order of its partition (by the events' ids).
-A latency is measured on the sixteen, from the hand-over to the Kafka client (an instant in the message) until another
-process that reads the store every 5 ms has seen the asset event.
+One run has three phases:
+
+1. *baseline*: all watchers are well. The four get every message and derive no event.
+2. *sick*: the four are sick. If `--kills` or `--takeovers` is given, the service is killed at random moments.
+3. *mended*: the four are well again and catch up, while new messages arrive. Then the benchmark stops
+   sending, and waits until all watchers have caught up.
+
+At the end each watcher must have one event for each of its messages. In each partition the events' ids must have the
+order of the messages.
+
+Latencies are measured on the healthy watchers. A latency begins when the message is given to the Kafka client, and ends
+when another process, which reads the store every 5 ms, sees the asset event.
 """
 
 from __future__ import annotations
@@ -50,7 +59,7 @@ from tests.benchmarks.scene import Scene, open_scene
 PARTITIONS: Final = 8
 _WARM_UP_S: Final = 5.0
 _SETTLED_S: Final = 3_600.0
-"""How long the sick may take to catch up."""
+"""The seconds that the sick watchers may take to catch up."""
 
 
 def main() -> int:
@@ -68,32 +77,46 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
-    parser.add_argument("--seconds", type=float, default=600, help="of the sick phase")
-    parser.add_argument("--baseline-seconds", type=float, default=120, help="before it")
-    parser.add_argument("--mended-seconds", type=float, default=60, help="after it")
+    parser.add_argument("--seconds", type=float, default=600, help="length of the sick phase")
+    parser.add_argument(
+        "--baseline-seconds", type=float, default=120, help="length of the first phase"
+    )
+    parser.add_argument("--mended-seconds", type=float, default=60, help="length of the last phase")
     parser.add_argument("--rate", type=float, default=1_000, help="messages/s")
-    parser.add_argument("--healthy", type=int, default=16, help="watchers that are always well")
-    parser.add_argument("--sick", default=",".join(SICK), help="the others, by what they do")
     parser.add_argument(
-        "--without-sick", dest="sick", action="store_const", const="", help="none, as a control"
+        "--healthy", type=int, default=16, help="number of watchers that are always well"
+    )
+    parser.add_argument("--sick", default=",".join(SICK), help="kinds of sick watchers")
+    parser.add_argument(
+        "--without-sick",
+        dest="sick",
+        action="store_const",
+        const="",
+        help="no sick watchers, as a control",
     )
     parser.add_argument(
-        "--kills", type=int, default=0, help="SIGKILL and restart in the sick phase"
+        "--kills", type=int, default=0, help="number of SIGKILLs with a restart in the sick phase"
     )
-    parser.add_argument("--takeovers", type=int, default=0, help="kill the owner, of two instances")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the moments")
+    parser.add_argument(
+        "--takeovers", type=int, default=0, help="number of takeovers between two instances"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns() % 2**32, help="seed of the random moments"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append figures as JSON lines")
     arguments = parser.parse_args()
     arguments.sick = [name for name in arguments.sick.split(",") if name]
     if unknown := set(arguments.sick).difference(SICK):
         parser.error(f"--sick: {', '.join(sorted(unknown))} is none of {', '.join(SICK)}")
     if arguments.takeovers and arguments.store != "postgresql":
-        parser.error("--takeovers needs --store postgresql: on SQLite one service owns everything")
+        parser.error(
+            "--takeovers needs --store postgresql, because only one service can use a SQLite store"
+        )
     return arguments
 
 
 class _Run:
-    """One service, or two, and what is sent to it."""
+    """One run: the services, the DAG files and the messages that are sent."""
 
     def __init__(self, scene: Scene, arguments: argparse.Namespace, stack: ExitStack) -> None:
         self._report = scene.report
@@ -118,10 +141,10 @@ class _Run:
         self._publisher = stack.enter_context(ThreadPoolExecutor(1))
         self._stretches: dict[str, Stretch] = {}
         self._settled_s: dict[str, float] = {}
-        """By watcher, how long after the mending it had all that was sent."""
+        """The seconds from the mending until a watcher had all its events, by watcher."""
 
     def measure(self) -> bool:
-        """Run all phases and show their figures; whether everybody had everything."""
+        """Run all phases and show their figures; return True if each watcher has exactly its events."""
         arguments = self._arguments
         self.services.start()
         self._wait_for_watchers()
@@ -153,7 +176,7 @@ class _Run:
                 "SELECT w.state = 'failing' FROM watcher w JOIN asset a ON a.id = w.asset_id"
                 " WHERE a.name = 'absent'",
                 within_s=60,
-                what="the absent one cannot be made",
+                what="the watcher `absent` is failing",
             )
 
     def _send(
@@ -182,7 +205,7 @@ class _Run:
         self._stretches[phase] = future.result()
 
     def _disturb(self, publishing: Future[Stretch], seconds: float) -> None:
-        """Kill, and have others take over, at random moments; each once the one before is over."""
+        """Do the kills and takeovers at random moments. Each starts only after the one before is over."""
         kills, takeovers = self._arguments.kills, self._arguments.takeovers
         disturbances = [self.services.kill_and_restart] * kills
         disturbances += [self.services.take_over] * takeovers
@@ -192,13 +215,15 @@ class _Run:
         for moment, disturb in zip(moments, disturbances, strict=True):
             time.sleep(max(0.0, began + moment - time.monotonic()))
             if publishing.done():
-                self._report.say(f"not in time for the disturbance at {moment:.1f} s")
+                self._report.say(
+                    f"too late for the disturbance at {moment:.1f} s: all messages are sent"
+                )
                 continue
             self._report.say(f"{disturb.__name__} at {time.monotonic() - began:.1f} s")
             disturb()
 
     def _wait_until_settled(self, mended_at: float) -> None:
-        """Until each has as many events as it should, and nobody is behind."""
+        """Wait until each watcher has as many events as it should have, and no watcher is behind."""
         expected = {name: len(self._expected(name)) for name in self._dags.names}
 
         def all_have_all() -> bool:
@@ -216,7 +241,7 @@ class _Run:
             every_s=0.5,
         )
         self.services.wait_until(
-            "SELECT count(*) = 0 FROM watcher_position", within_s=60, what="nobody is behind"
+            "SELECT count(*) = 0 FROM watcher_position", within_s=60, what="no watcher is behind"
         )
         self._wait_for_watchers()
 
@@ -248,7 +273,7 @@ class _Run:
                 }
             )
         self._report.show(
-            Figures("sick-watchers", "Those that are well", tuple(rows), self._note())
+            Figures("sick-watchers", "The healthy watchers", tuple(rows), self._note())
         )
 
     def _show_verdicts(self) -> bool:
@@ -268,7 +293,7 @@ class _Run:
                     "has all, s after mending": self._settled_s[name],
                 }
             )
-        # The sick one by one, and the others as one line that sums them up.
+        # Show each sick watcher in its own row, and the healthy ones in one row of sums.
         healthy = len(self._healthy)
         shown = [*_summed(rows[:healthy]), *rows[healthy:]]
         title = "Each message once and in order: " + ("yes" if is_right else "NO")
@@ -279,7 +304,7 @@ class _Run:
         arguments = self._arguments
         return (
             f"{arguments.rate:g} messages/s over {PARTITIONS} partitions; sick: "
-            f"{', '.join(arguments.sick) or 'nobody'}; {arguments.kills} kills, "
+            f"{', '.join(arguments.sick) or 'none'}; {arguments.kills} kills, "
             f"{arguments.takeovers} takeovers; seed {arguments.seed}"
         )
 

@@ -1,4 +1,4 @@
-"""Messages that say when they were sent, at a steady rate, to one topic."""
+"""Sends messages to one topic at a steady rate. Each message has the instant at which it was sent."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_UNANSWERED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Messages that were sent one after the other, all of them acknowledged by the broker."""
+    """The messages of one phase, with numbers from `first` up to `end`. The broker acknowledged all of them."""
 
     first: int
     end: int
     """One more than the number of the last message."""
     seconds: float
     latest_s: float
-    """The largest delay of the generator against its own schedule."""
+    """The largest delay of a message against its due time."""
 
 
 async def publish_stamped(
@@ -40,13 +40,13 @@ async def publish_stamped(
 ) -> Stretch:
     """Send one message every `1 / rate` seconds, without waiting for earlier messages (an open loop).
 
-    A message has its number `n`, its last digit `d`, the instant `at` (CLOCK_MONOTONIC, ns) at which it was handed to
-    the client, and `sick`. An idempotent producer: each is in the log once, and in order.
+    A message has its number `n`, the number's last digit `d`, and the flag `sick`. Its instant `at` is the hand-over to
+    the client (CLOCK_MONOTONIC, ns). The producer is idempotent, so each message is in the log once and in order.
     """
     async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, linger_ms=0, enable_idempotence=True
     ) as producer:
-        # The client's first request fetches metadata, which is no part of a message's way.
+        # The client's first request fetches metadata. It must not count as part of the first message's latency.
         await producer.partitions_for(topic)
         begun = monotonic_ns()
         unanswered: deque[Any] = deque()

@@ -1,9 +1,12 @@
 """`python -m tests.benchmarks.spark.bare_spark --modes local,classic,connect`: a run's first row beside bare PySpark.
 
-In each mode, in one sitting and by turns: the product with a warm worker, from the queueing of a run to its first row,
-and a bare PySpark client with a warm driver or server, from the request of a new session to its first row. Both make a
-DataFrame of three Python rows and take the first. `cold` is the first time of each: the product starts its worker and
-its driver, bare PySpark its driver.
+In each mode the product is measured first, and then a bare PySpark client:
+
+- The product has a warm worker. The time goes from the queueing of a run to its first row.
+- The client has a warm driver or server. The time goes from the request for a new session to its first row.
+
+Both make a DataFrame of three Python rows and take the first row. `cold` is the first measurement. It includes the
+start of the worker and of the driver, for bare PySpark only of the driver.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from triggerer.store.schema import migrate
 
 _ROWS: Final = [{"n": 1}, {"n": 2}, {"n": 3}]
 _PAUSE_S: Final = 0.5
-"""A worker prepares its next process while it is idle."""
+"""Seconds of idling before each run. The worker prepares its next process meanwhile."""
 _DAG: Final = """
     with DAG("first_row", schedule=None):
         @task
@@ -47,7 +50,7 @@ def main() -> None:
     parser.add_argument("--modes", default="local,classic,connect")
     parser.add_argument("--runs", type=int, default=15)
     arguments = parser.parse_args()
-    # Executors on this machine, with this Python.
+    # Spark's executors must find the driver on this machine, and use this Python.
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     report = Report(None)
     report.say(f"{surroundings()}")
@@ -62,7 +65,7 @@ def main() -> None:
 
 @contextmanager
 def _place(mode: str) -> Iterator[dict[str, Any]]:
-    """Yield `[spark]` for the mode, with a cluster or a server if it needs one."""
+    """Yield the values of `[spark]` for a mode, while the mode's cluster or server runs."""
     if mode == "classic":
         with open_spark_cluster() as cluster:
             yield {

@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.spark.kafka_ranges --messages 2000000 --rounds 3`: ranges beside Spark's own reading.
 
-Kafka with four partitions, and Spark in local mode. A watcher of ranges makes the events; then each round reads all
-messages twice, in turn: by Spark's own source from the earliest to the latest offset, and by `kafka_ranges(...).read`.
-Both count the messages and sum the sizes of their values.
+The topic has four partitions, and Spark runs in local mode. First a watcher of ranges makes the events. Then each round
+reads all messages twice: with Spark's own source from the earliest to the latest offset, and with
+`kafka_ranges(...).read`. The two take turns in being first. Both count the messages and sum the sizes of their values.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _write(servers: str, count: int) -> None:
 
 
 async def _watch(messages: int, max_offsets: int) -> tuple[list[Any], float]:
-    """Return the events that a watcher makes of everything, and the time that it took."""
+    """Return the events that a watcher makes of all messages, and the seconds since its start."""
     began = time.monotonic()
     async with StreamHarness() as streams:
         view = await streams.add(KafkaRangeTrigger(_TOPIC, interval=0.5, max_offsets=max_offsets))
@@ -120,7 +120,7 @@ def _read(servers: str, events: list[Any], rounds: int) -> list[Row]:
         def by_ranges() -> Any:
             return kafka_ranges(events).read(spark, bootstrap_servers=servers)
 
-        # The first use of either loads classes.
+        # The first use of each way loads classes, so it does not count.
         _time(own)
         _time(by_ranges)
         rows = []
@@ -136,7 +136,7 @@ def _read(servers: str, events: list[Any], rounds: int) -> list[Row]:
 
 
 def _figures(found: dict[str, tuple[float, float]]) -> Row:
-    """Return the rates, and the processor time of Spark's JVM and this process, which other work disturbs less."""
+    """Return the rates, and the processor time of this process and Spark's JVM, which other work hardly changes."""
     rates = {f"{way}/s": rate for way, (rate, _) in found.items()}
     return rates | {f"{way} CPU s": cpu for way, (_, cpu) in found.items()}
 

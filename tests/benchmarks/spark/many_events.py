@@ -1,9 +1,10 @@
-"""`to_dataframe` of a run's events, from files and by pages, in one sitting.
+"""Compares two ways of `to_dataframe` for a run's events: from files and by pages.
 
 Run with `python -m tests.benchmarks.spark.many_events --events 1000000`.
 
-A run in local mode on SQLite, with a warm session. For each way a new executor with a new worker makes the DataFrame,
-counts it, and sums one field. The times are the task's own. Memory is the largest resident size of the process.
+Each way is a run in local mode on SQLite, with a warm session, and with a new executor and worker. The task makes the
+DataFrame, counts its rows, and sums one field. The task measures its own times, and the largest resident size of its
+process.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _DAG: Final = """
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--ways", default="files,pages", help="one of them, or both")
+    parser.add_argument("--ways", default="files,pages", help="one way, or both with a comma")
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
     report = Report(None)
@@ -134,7 +135,7 @@ def _events(count: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _give(path: Path, run_pk: int) -> None:
-    """Give all events to a run, also if another run has had them."""
+    """Give all events to a run, even if another run had them before."""
     with closing(sqlite3.connect(path, timeout=60)) as connection, connection:
         connection.execute("UPDATE queued_asset_event SET run_pk = ?", (run_pk,))
 

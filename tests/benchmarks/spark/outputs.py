@@ -1,9 +1,9 @@
-"""The cost of `output` beside a bare write of Spark.
+"""Compares a write with `output` and a bare write of Spark.
 
 Run with `python -m tests.benchmarks.spark.outputs [--rounds N] [--only delta]`.
 
-One warm local session writes 1,000 rows to a table that exists, bare and by `output` in turns. `--calls` shows where
-the time of one write by `output` goes.
+One warm local session writes 1,000 rows to an existing table, by turns bare and with `output`. `--calls` shows the
+functions that take the time of one write with `output`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WARM: Final = 2
 
 @dataclass(frozen=True)
 class Target:
-    """A table that exists, with rows."""
+    """A table or folder, with its two ways of writing: bare, and with `output`."""
 
     kind: str
     bare: Callable[[], Any]
@@ -118,7 +118,7 @@ def main() -> None:
         folder = Path(scratch)
         own, of_s3 = jars.conf(("delta", "iceberg", "jdbc"), folder / "ice"), s3.conf()
         conf = own | of_s3 | {"spark.jars": f"{own['spark.jars']},{of_s3['spark.jars']}"}
-        # Delta's own computations would otherwise have 50 and 200 parts.
+        # Fewer parts than Spark's 200 and Delta's 50, which would slow down Delta's own small computations.
         conf |= {
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "2",

@@ -1,4 +1,4 @@
-"""Answers of the stand-in that are more than a list of rows."""
+"""The stand-in's answers that are not lists of rows."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def why_not(data: Data, dag: Row) -> Row:
 
 
 def why(data: Data, run: Row) -> Row:
-    """Return what `.../why` answers."""
+    """Return what `/dags/{dag_id}/dagRuns/{run_id}/why` answers."""
     name = data.asset_name(0)
     return {
         "dag_id": run["dag_id"],

@@ -16,7 +16,7 @@ TASK_STATES: Final = ("success", "failed", "running", "skipped", "upstream_faile
 
 @dataclass(frozen=True)
 class Size:
-    """How many objects there are."""
+    """The number of objects of each kind."""
 
     name: str
     dags: int
@@ -36,7 +36,7 @@ SIZES: Final = {size.name: size for size in (NOTHING, ONE, BIG)}
 
 
 class Data:
-    """The rows of one size. `mark` ends every text that users choose, such as run ids and errors."""
+    """The rows for one size. Every text that users choose, such as a run id or an error, ends with `mark`."""
 
     def __init__(self, size: Size, *, mark: str = "") -> None:
         self.size = size
@@ -239,7 +239,7 @@ class Data:
         }
 
     def progress(self, index: int, began: int, state: str) -> Row:
-        """A task's work on Spark: two stages, and the last one is not over unless the task succeeded."""
+        """Return a task's progress on Spark, with two stages. The last stage is over only if the task succeeded."""
         is_over = state == "success"
         counts = {"tasks_failed": 0, "rows_written": 0}
         first = {"tasks": 200, "tasks_done": 200, "rows_read": 41_000, "bytes_read": 5_300_000}

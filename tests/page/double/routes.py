@@ -1,4 +1,4 @@
-"""The routes of the stand-in, and what each answers."""
+"""The routes of the stand-in, with their answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def page_of(
     newest_first: bool = False,
     keep: Callable[[Row], bool] | None = None,
 ) -> Row:
-    """Return a page of the rows 0 to `total`, by a cursor that is the next number."""
+    """Return a page out of `total` rows. The cursor is the number of rows before the page."""
     limit = min(1_000, int(query.get("limit", 100)))
     number = int(query.get("cursor") or 0)
     items: list[Row] = []
@@ -31,7 +31,7 @@ def page_of(
 
 
 def change(data: Data, parts: list[str], body: Row) -> Row | None:
-    """Carry out a change."""
+    """Carry out a change in the data, and return the answer."""
     if parts[0] == "parked":
         data.gone_parked.update(body.get("ids", []))
     if parts[0] == "dags" and len(parts) == 2:
@@ -47,7 +47,7 @@ def change(data: Data, parts: list[str], body: Row) -> Row | None:
 
 
 def read(data: Data, parts: list[str], query: dict[str, str]) -> Any:
-    """Return the answer of a path, or None."""
+    """Return the answer to a GET of a path, or None if there is nothing at the path."""
     size = data.size
     q = query.get("q", "")
     match parts:

@@ -30,7 +30,7 @@ _TYPES: Final = {
 
 
 class Double:
-    """The state of the stand-in: its data, what it was asked, and whom it tells of changes."""
+    """The stand-in, with its data and a record of the requests. A new number in `hints` announces a change to pages."""
 
     def __init__(self, data: Data, *, token: str | None = None) -> None:
         self.data = data
@@ -44,7 +44,7 @@ class Double:
         self.server: ThreadingHTTPServer | None = None
 
     def start(self, port: int = 0) -> str:
-        """Serve, and return the address."""
+        """Start to serve on a loopback port, and return the address. Port 0 takes a free port."""
         self.closing.clear()
         handler = type("Handler", (_Handler,), {"double": self})
         self.server = _Server(("127.0.0.1", port), handler)
@@ -64,7 +64,7 @@ class Double:
 
 @contextmanager
 def serving(size: str, **options: Any) -> Iterator[tuple[Double, str]]:
-    """Serve made-up data of this size."""
+    """Serve made-up data of a size until the block ends; yield the stand-in and its address."""
     mark = options.pop("mark", "")
     double = Double(Data(SIZES[size], mark=mark), **options)
     address = double.start()
@@ -79,7 +79,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: browsers close connections in the middle of answers."""
+        """Print nothing, because browsers close connections in the middle of answers."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ pytest_plugins = ["triggerer.testing.pytest_plugin"]
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    # Where every service is required, `tests/plugin/test_redis_package.py` has failed before it comes to this.
+    # Where every service is required, `tests/plugin/test_redis_package.py` fails before it starts these tests.
     if find_server() is None:
         pytest.skip("redis-server is not installed")
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:

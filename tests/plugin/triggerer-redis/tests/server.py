@@ -1,4 +1,4 @@
-"""A Redis server of the tests' own, on a free loopback port, that keeps everything on disk."""
+"""Starts a Redis server for the tests, on a free loopback port. The server keeps everything on disk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RedisServer:
         self.stop()
 
     def start(self) -> None:
-        """Start it, and wait until it answers. Does nothing when it runs."""
+        """Start the server, and wait until it answers. A server that was started already is left alone."""
         if self._process is not None:
             return
         server = find_server()
@@ -70,11 +70,11 @@ class RedisServer:
             except redis.RedisError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise
-                # Polled: the server tells nobody when it is ready.
+                # The server does not report when it is ready, so ask it again.
                 time.sleep(0.02)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it; with SIGKILL as in a crash."""
+        """End the server. SIGKILL ends it as in a crash."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(_PATIENCE_S)
@@ -82,7 +82,7 @@ class RedisServer:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Have it answer nobody, with its connections open, as behind a network that drops all packets."""
+        """Suspend the server. It keeps its connections but does not answer, as if the network dropped all packets."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:

@@ -37,7 +37,7 @@ def configured(redis_server: RedisServer) -> None:
 
 
 def configure(server: RedisServer, **settings: Any) -> None:
-    """Have `[connections.redis]` be the tests' server."""
+    """Make the tests' server the connection `redis`, with more settings for it."""
     connections = {"redis": {"host": "127.0.0.1", "port": server.port, **settings}}
     install_connections(connections.__getitem__)
 

@@ -1,4 +1,4 @@
-"""Looks at streams and at the server, without reading an entry; for `triggerer check`."""
+"""Checks streams and the server for `triggerer check`, without reading an entry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from triggerer_redis.settings import RedisSettings, ask
 
 
 async def check_streams(settings: RedisSettings, streams: Iterable[str]) -> None:
-    """Look whether they are there.
+    """Check that all of the streams exist.
 
     Raises:
-        BrokerRefused, BrokerUnavailable: One is not, or not yet, or Redis does not answer.
+        BrokerUnavailable: A stream does not exist yet, or Redis does not answer.
+        BrokerRefused: A key of this name is no stream, or Redis refuses the command.
     """
-    # As in the producer: its stubs cannot tell bytes from text.
+    # The stubs of the client cannot tell bytes from text.
     client: Any = settings.connect()
     try:
         for stream in streams:
@@ -37,7 +38,7 @@ async def check_streams(settings: RedisSettings, streams: Iterable[str]) -> None
 
 
 async def describe_delivery(settings: RedisSettings, *, ask: bool) -> DeliveryFacts:
-    """What becomes of an entry; the server is asked only if `ask`."""
+    """Describe when an entry counts as done, and when it is dropped. Only with `ask` the server's settings are read."""
     limit = settings.delivery_policy().max_deliveries
     return DeliveryFacts(
         is_acknowledged=True,
@@ -51,7 +52,7 @@ async def describe_delivery(settings: RedisSettings, *, ask: bool) -> DeliveryFa
 
 
 async def _look_for_findings(settings: RedisSettings) -> tuple[Finding, ...]:
-    """What the server's settings mean for what it holds."""
+    """Return the server's settings that can lose entries, as findings."""
     client: Redis = settings.connect()
     findings = []
     try:

@@ -1,4 +1,4 @@
-"""Entries of a stream as messages, and their ids as positions. Synchronous, without I/O."""
+"""Converts entries of a stream to messages, and their ids to positions. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from triggerer.abc import BrokerMessage
 
 _SEQUENCE_BITS = 20
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
-_TIME_MAX = (1 << 42) - 1  # so that a position is below 2**63
+_TIME_MAX = (1 << 42) - 1  # keeps a position below 2**63
 _YEAR_9999_MS = 253_402_300_799_999
 
 
 def parse_id(entry_id: str) -> tuple[int, int]:
-    """The two numbers of an id: milliseconds and sequence, unless the publisher made its own."""
+    """Return the two numbers of an id. They are ms and a sequence number, unless the publisher chose the id."""
     milliseconds, _, sequence = entry_id.partition("-")
     return int(milliseconds), int(sequence or 0)
 
 
 def number_of(entry_id: str) -> int:
-    """An id as a number that grows with it. Where it would not fit, several ids have the same one, the largest."""
+    """Return an id as a number below 2**63, which grows with the id while both of its parts fit.
+
+    A time or sequence that is too large counts as the largest one that fits, so several ids may have one number.
+    """
     milliseconds, sequence = parse_id(entry_id)
     return min(milliseconds, _TIME_MAX) << _SEQUENCE_BITS | min(sequence, _SEQUENCE_MASK)
 
 
 def id_of(number: int) -> str:
-    """The first id that has this number, or a larger one."""
+    """Return the first id with this number."""
     return f"{number >> _SEQUENCE_BITS}-{number & _SEQUENCE_MASK}"
 
 
 def before(entry_id: str) -> str:
-    """The id just before this one: XREAD begins after the id that it is given."""
+    """Return the id just before this id. XREAD excludes its argument, so with the result it begins at this id."""
     milliseconds, sequence = parse_id(entry_id)
     if sequence:
         return f"{milliseconds}-{sequence - 1}"
@@ -47,7 +50,7 @@ def make_message(
     value_field: str,
     deliveries: int | None,
 ) -> BrokerMessage:
-    """The entry as filters see it: one field is the value, and all others are attributes."""
+    """Return an entry as filters see it. The field `value_field` is the value, and all other fields are attributes."""
     attributes = {name.decode(errors="backslashreplace"): text for name, text in fields.items()}
     value = attributes.pop(value_field, None)
     milliseconds, _ = parse_id(entry_id)
@@ -61,6 +64,6 @@ def make_message(
 
 
 def fields_of(message: BrokerMessage, value_field: str) -> dict[str, str | bytes]:
-    """The fields that the entry had."""
+    """Return the fields of the entry from which the message was made."""
     value = {} if message.value is None else {value_field: message.value}
     return value | dict(message.attributes)

@@ -1,11 +1,13 @@
-"""Reads Redis streams in order, and keeps in a consumer group how far each was consumed.
+"""Reads Redis streams in order, and keeps the position in each stream in a consumer group.
 
-The group's last delivered id is the position: what is at or before it is done. Reading does not move it (XREAD, and
-not XREADGROUP), so a reader that died leaves nothing behind, and none has to claim anything. In the group's list of
-pending entries stand those that have failed, with how often: `XPENDING` shows what holds a stream up.
+The group's last delivered id is the position. All entries up to the position are done. The producer reads with XREAD
+and not with XREADGROUP, so reading does not move the position. A reader that dies leaves no entries for another reader
+to claim. The group's list of pending entries has only the entries that failed, with the number of failures. So
+`XPENDING` shows which entry holds a stream up.
 
-A stream has no identity that would outlive `DEL`. The group goes with its stream, so a consumer of it, whose name we
-draw when we make the group, tells a stream that was created again from its predecessor.
+Redis gives a stream no identity: after `DEL`, a new stream with the old name looks like the old stream. Therefore the
+producer adds a consumer with a random name to a new group. `DEL` also removes the group with this name, so another name
+shows that the stream was created again. The name is the stream's incarnation.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _FAILURES_READ = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The broker payload. `reading` counts how often its stream was set back before it was read."""
+    """The broker payload. `reading` is the number of times that the stream was set back before this entry was read."""
 
     message: BrokerMessage
     reading: int
@@ -53,25 +55,24 @@ class Entry:
 
 @dataclass(slots=True)
 class _Lane:
-    """A stream: where it is read, and what of it has failed how often."""
+    """A stream with its place of reading, and the failures of its entries by id."""
 
     stream: str
     incarnation: str
-    read: str  # the id after which it is read
-    consumed: (
-        int | None
-    )  # how many entries are at or before the position; None: Redis could not say
+    read: str  # the next read begins after this id
+    consumed: int | None  # the number of entries up to the position; None: Redis does not know it
     failures: dict[str, int] = field(default_factory=dict)
     reading: int = 0
     is_paused: bool = False
-    not_before: float = 0.0  # by the event loop's clock
+    not_before: float = 0.0  # no read before this instant of the event loop's clock
 
 
 class RedisSharedStreamProducer(SharedStreamProducer):
-    """A lane is a stream. What fails is read again after a delay, and what follows it in its stream waits behind it.
+    """A lane is a stream. A failed entry is read again after a delay, and the later entries of its stream wait for it.
 
     Args:
-        start: Where a stream is begun whose group does not exist: "earliest" or "latest".
+        group: The consumer group with the position, one in each stream.
+        start: "earliest" or "latest", the place where a new group begins to read.
     """
 
     lanes_advance_side_by_side = True
@@ -92,7 +93,7 @@ class RedisSharedStreamProducer(SharedStreamProducer):
         self._start = "0" if start == "earliest" else "$"
         self._value_field = value_field
         self._policy = settings.delivery_policy()
-        # Its stubs cannot tell bytes from text, which depends on how it was made.
+        # The stubs of the client cannot tell bytes from text, because this depends on the client's options.
         self._client: Any = settings.connect()
         self._lanes: dict[str, _Lane] = {}
         self._paused: anyio.Event | None = None
@@ -106,7 +107,7 @@ class RedisSharedStreamProducer(SharedStreamProducer):
             readings = {lane.stream: lane.reading for lane in self._lanes.values()}
             for lane, entry_id, fields in await self._read_new():
                 await self._while_paused()
-                # While we were suspended the lane may have been set back or paused: then it is read again from `read`.
+                # During the waits the lane may have been set back or paused. Then it is read again from `read`.
                 if lane.is_paused or lane.reading != readings[lane.stream]:
                     continue
                 lane.read = entry_id
@@ -151,16 +152,16 @@ class RedisSharedStreamProducer(SharedStreamProducer):
         return _Lane(stream, incarnation, position, consumed, failures)
 
     async def _find_trimmed(self, stream: str, position: str) -> int | None:
-        """How many entries were ever deleted, if some after `position` may be among them; else None."""
+        """Return the number of entries ever deleted; None if none of them can come after `position`."""
         found = await ask(self._client.xinfo_stream(stream), self._what(f"look at stream {stream}"))
         trimmed = int(found.get("entries-added", 0)) - int(found["length"])
         first = found["first-entry"]
-        # An empty stream has the last id that it ever gave.
+        # An empty stream still knows the last id that it gave.
         first_id = (first[0] if first else found["last-generated-id"]).decode()
         return trimmed if trimmed > 0 and parse_id(first_id) > parse_id(position) else None
 
     async def _find_incarnation(self, stream: str) -> str | None:
-        """The name that was drawn when the group was made; None: the stream, or its group, is not there."""
+        """Return the incarnation, a consumer's name; None if the stream, the group or the consumer is missing."""
         call = self._client.xinfo_consumers(stream, self._group)
         try:
             consumers = await ask(call, self._what(f"look at stream {stream}"))
@@ -178,7 +179,11 @@ class RedisSharedStreamProducer(SharedStreamProducer):
             )
 
     async def _read_new(self) -> list[tuple[_Lane, str, dict[bytes, bytes]]]:
-        """What comes next in the lanes that may be read; empty where the wait was interrupted, or nothing came."""
+        """Wait for the next entries of all lanes that may be read now.
+
+        Returns:
+            The entries with their lanes; empty if none came in time, or if `_wake` ended the wait.
+        """
         now = anyio.current_time()
         lanes = [lane for lane in self._lanes.values() if not lane.is_paused]
         delays = [lane.not_before - now for lane in lanes if lane.not_before > now]
@@ -202,7 +207,7 @@ class RedisSharedStreamProducer(SharedStreamProducer):
         return read
 
     def _wake(self) -> None:
-        """Have the poll look again at which lanes it may read, and from where."""
+        """Let the poll choose again which lanes it reads, and from which ids."""
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -213,10 +218,10 @@ class RedisSharedStreamProducer(SharedStreamProducer):
         failed: str | None = None
         for entry, outcome in batch:
             if entry.reading != lane.reading:
-                break  # the lane was set back since: this is read again
+                break  # the lane was set back after this entry was read, so the entry is read again
             judgement = judge(outcome)
             if judgement is Judgement.FAIL:
-                # That nobody has seen it is no fault of the message, and does not count.
+                # If no watcher failed at this very entry, its failure does not count.
                 failures = lane.failures.get(entry.id, 0) + (1 if outcome.blames_event else 0)
                 lane.failures[entry.id] = failures
                 if not (outcome.blames_event and self._gives_up(failures)):
@@ -239,13 +244,16 @@ class RedisSharedStreamProducer(SharedStreamProducer):
         dead: list[tuple[BrokerMessage, str]],
         failed: str | None,
     ) -> None:
-        """Move the position, add what is given up, and count what has failed, in one transaction."""
+        """Move the position, add the dead letters, and store the number of failures, in one transaction.
+
+        If an entry has failed, also set the lane back to it, and delay the next read.
+        """
         failed_before = [entry_id for entry_id in done if entry_id in lane.failures]
         transaction = self._client.pipeline(transaction=True)
         for message, reason in dead:
             transaction.xadd(_dead_letters(lane.stream), self._dead_letter_fields(message, reason))
         if done:
-            # With the number Redis can tell the group's lag, and we what was deleted unread.
+            # Redis computes the group's lag from `entries_read`. We need it to find entries that were deleted unread.
             consumed = None if lane.consumed is None else lane.consumed + len(done)
             transaction.xgroup_setid(lane.stream, self._group, done[-1], entries_read=consumed)
         if failed_before:

@@ -17,7 +17,7 @@ from triggerer.pluginkit.guarding import guarded
 
 T = TypeVar("T")
 
-# Redis answers each of these while it starts, fails over or has no room: the same call may succeed later.
+# Errors of a Redis that starts, fails over or has no room. A command may succeed when it is repeated later.
 _PASSING = (
     "LOADING",
     "BUSY ",
@@ -33,12 +33,12 @@ _REFUSALS = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSettings(DeliverySettings):
-    """The keys of the delivery policy come with the base class.
+    """The keys of `[connections.<id>]`. The base class has the keys of the delivery policy.
 
     Attributes:
-        dead_letters: Whether what was given up, or rejected, is added to the stream `<stream>:dead-letters`. If not,
-            what is rejected is passed, and what fails is delivered again for ever.
-        answer_within_s: Seconds after which a server that does not answer counts as away.
+        dead_letters: If True, an entry that was given up or rejected goes to the stream `<stream>:dead-letters`. If
+            False, a rejected entry is skipped, and a failed entry is delivered again for ever.
+        answer_within_s: Seconds that a command may take. After that the server counts as unavailable.
     """
 
     host: str = "localhost"
@@ -59,13 +59,13 @@ class RedisSettings(DeliverySettings):
 
     @property
     def server(self) -> str:
-        """For messages: where, without a secret."""
+        """The server's address for messages, without a secret."""
         return f"{self.host}:{self.port}/{self.db}"
 
     def connect(self) -> Redis:
-        """A client; it connects with its first command.
+        """Return a client, which connects at its first command.
 
-        It repeats nothing by itself: an addition whose answer was lost would be made twice.
+        The client does not retry. A retry after a lost answer might add an entry twice.
         """
         tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": self.tls_ca_file} if self.tls else {}
         return Redis(
@@ -83,16 +83,17 @@ class RedisSettings(DeliverySettings):
 
 
 async def ask(call: Awaitable[T], what: str) -> T:
-    """Await a command, with the client's errors translated.
+    """Await a command, and translate the client's errors.
 
     Raises:
-        BrokerUnavailable, BrokerRefused: Redis does not answer, or says no.
+        BrokerUnavailable: Redis does not answer, or cannot do the command now.
+        BrokerRefused: Redis refuses the command.
     """
     return await guarded(call, what, translate=_translate, catch=(exceptions.RedisError, OSError))
 
 
 def is_answer(refused: BrokerRefused, *answers: str) -> bool:
-    """Whether Redis said no with one of these answers (their beginnings)."""
+    """Return True if Redis refused with an answer that begins with one of these texts."""
     return str(refused.__cause__).startswith(answers)
 
 

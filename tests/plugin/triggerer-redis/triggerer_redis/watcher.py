@@ -29,11 +29,11 @@ class RedisStreamEventTrigger(MessageTrigger):
     """Fires for each entry that meets `match`; watchers of the same streams share one reader.
 
     Args:
-        streams: One or several, of one server.
-        group: The consumer group in which the position is kept; None: one that is named after the streams. Nobody else
-            may read with it.
-        start: "earliest" or "latest": where a stream is begun that has no such group yet.
-        value_field: The field that is decoded; the others are attributes (`@fields.name`).
+        streams: One or more streams of one server.
+        group: The consumer group that keeps the position. No other program may use it. None: the name is derived from
+            the streams and `value_field`.
+        start: "earliest" or "latest", the place to begin in a stream that does not have the group yet.
+        value_field: The field that is decoded. The other fields are attributes (`@fields.name`).
     """
 
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
@@ -60,7 +60,7 @@ class RedisStreamEventTrigger(MessageTrigger):
 
     @property
     def group_id(self) -> str:
-        """The group's name. What reads differently has another position, and so another default."""
+        """The group's name. Its default depends on the streams and `value_field`."""
         return self.group or default_group(self.streams, self.value_field)
 
     def shared_stream_key(self) -> Hashable:
