@@ -236,7 +236,7 @@ class _Run:
         wait_until(
             all_have_all,
             within_s=_SETTLED_S,
-            what=f"all have what they should; only {sorted(self._settled_s)} have",
+            what="each watcher has all its events",
             of=self.services.instances[0],
             every_s=0.5,
         )
