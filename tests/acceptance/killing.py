@@ -167,7 +167,7 @@ def check_marks(marks: list[Mark]) -> None:
 
 
 def check_ends(service: Standalone) -> int:
-    """Check that each run ended once and nothing of it works any longer, and return the number of runs."""
+    """Check that each run ended once and that no attempt is still at work; return the number of runs."""
     runs = service.json("runs", "list", "--dag", DAG, "--limit", "0")
     assert {run["state"] for run in runs} == {"success"}
     events = service.json("assets", "events", "--limit", "0")

@@ -107,7 +107,7 @@ async def _send_all(api: Api) -> None:
 
 @asynccontextmanager
 async def slow_readers(api: Api, address: str, number: int) -> AsyncIterator[None]:
-    """Keep this number of clients, which ask for a megabyte of a log and read a byte every 50 ms."""
+    """During the block, run this number of clients. Each requests a megabyte of a log, and reads a byte every 50 ms."""
     host, port = address.removeprefix("http://").split(":")
 
     async def read(begun: anyio.Event) -> None:

@@ -1,6 +1,6 @@
 """Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
-The whole service runs. Its one DAG takes the events into runs that end at once, because a real service has that work.
+The whole service runs. A real service also creates runs, so one DAG takes the events into runs that end at once.
 The measurement goes from the first group commit to the last, so that the start does not count.
 
 The speed of a machine swings within minutes, so the service and the parts are measured by turns, several times.

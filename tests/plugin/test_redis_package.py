@@ -83,7 +83,7 @@ class Scene:
         self.published: list[str] = []
 
     def publish(self, count: int, *, then_hold: bool = False) -> None:
-        """Add entries, by turns to `a` and `b`.
+        """Add entries, alternately to `a` and `b`.
 
         Args:
             then_hold: Redis then holds every write until `release`, so that the service cannot move its position.

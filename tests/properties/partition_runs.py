@@ -45,7 +45,7 @@ from triggerer.store.schema.models.dags import NEVER
 
 
 def run_on_sqlite(url: str, play: Drawn) -> None:
-    """Run a play on a SQLite database with the assets and aliases.
+    """Run a play on a SQLite database that has the three assets and the aliases.
 
     Raises:
         AssertionError: The runs differ from the model's.

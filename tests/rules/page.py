@@ -1,4 +1,4 @@
-"""Renders docs/notes/rules.md: the tables of `template.md`, with a test for each row that carries the row's mark.
+"""Renders docs/notes/rules.md: copies the tables of `template.md`, and adds to each row a test with the row's mark.
 
 A row's mark is `pytest.mark.rule` with the row's cells, joined by a colon: `@pytest.mark.rule("6: growing delays")`.
 """

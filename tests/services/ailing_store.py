@@ -134,7 +134,10 @@ def _live(number: int, now: datetime) -> StreamLive:
 
 
 async def run(folder: Path, url: str | None = None) -> None:
-    """Fill the store if there is none, and serve it or its copy at `url` until SIGTERM or Ctrl-C."""
+    """If the folder has no store, fill one. Serve the store until SIGTERM or Ctrl-C.
+
+    With `url`, copy the store into the PostgreSQL store at `url`, and serve the copy.
+    """
     path = folder / "triggerer.db"
     if not path.exists():
         async with open_database(sqlite_url(path)) as database:

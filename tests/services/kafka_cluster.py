@@ -82,7 +82,7 @@ class KafkaCluster(KafkaClient):
         return f"127.0.0.1:{self._ports[node]}"
 
     def start(self) -> None:
-        """Start all nodes that do not run, at the same time, because a single node does not become ready."""
+        """Start all nodes that are not running, at the same time, because a single node does not become ready."""
         with ThreadPoolExecutor(len(NODES)) as pool:
             list(pool.map(Daemon.start, self.nodes.values()))
 

@@ -102,7 +102,7 @@ def _decoded(body: bytes) -> Any:
 
 
 class Channel:
-    """The service's end. One task can send while another task receives.
+    """The service's end of a channel. One task can send while another task receives.
 
     Attributes:
         accepts_descriptors: True: a trusted child may send file descriptors with its frames.

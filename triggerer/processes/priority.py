@@ -23,7 +23,7 @@ def give_way(niceness: int) -> None:
         try:
             _AUTOGROUP.write_text(str(niceness))
         except BlockingIOError:
-            # Without root, the kernel allows one such change in a tenth of a second, in the whole machine.
+            # Without root, the kernel allows one such change per tenth of a second on the whole machine.
             time.sleep(0.1)
         except OSError:
             # This system has no autogroups, or gives no permission.

@@ -108,7 +108,7 @@ class RunContext:
         """Return the rendered value of a `templated` argument.
 
         Args:
-            arguments: The result of `arguments` for this try.
+            arguments: What the method `arguments` has returned for this try.
         Raises:
             TemplateError: The value cannot be rendered.
         """

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The argument `start`.
+    """Where a stream begins in a partition without a commit of its group: a trigger's argument `start`.
 
     Attributes:
         latest: Read only messages that are published after the stream has first started.

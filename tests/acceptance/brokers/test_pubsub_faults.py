@@ -42,7 +42,10 @@ SETTINGS = {"enable_message_ordering": True, "enable_exactly_once_delivery": Tru
 
 
 class Scene(BrokerScene):
-    """A service on two subscriptions. Two watchers read an ordered exactly-once one; the other one is always well."""
+    """A service that reads two subscriptions.
+
+    Two watchers read an ordered exactly-once subscription. A third watcher reads another subscription, and always runs.
+    """
 
     def __init__(self, server: PubSubAdmin, proxy: TcpProxy, folder: Path, seed: int) -> None:
         self.admin = server

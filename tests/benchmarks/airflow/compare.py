@@ -161,8 +161,8 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # Our runtime takes a jump past the timeout for a blocked loop, so jump exactly to the timeout first. In
-            # Airflow an event is overdue only after the timeout, so jump a second more.
+            # Our runtime believes that the loop was blocked if the clock jumps past the timeout. So first jump exactly
+            # to the timeout. In Airflow an event is overdue only after the timeout, so jump a second more.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

@@ -136,7 +136,10 @@ def _read(servers: str, events: list[Any], rounds: int) -> list[Row]:
 
 
 def _figures(found: dict[str, tuple[float, float]]) -> Row:
-    """Return the rates, and the processor time of this process and Spark's JVM, which other work hardly changes."""
+    """Return the rates, and the processor time of this process and Spark's JVM.
+
+    Other programs on the machine change the rates, but hardly the processor time.
+    """
     rates = {f"{way}/s": rate for way, (rate, _) in found.items()}
     return rates | {f"{way} CPU s": cpu for way, (_, cpu) in found.items()}
 

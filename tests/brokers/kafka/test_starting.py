@@ -1,4 +1,4 @@
-"""Where a stream begins: at a time, at offsets, or in the topics of a pattern. Where it continues after an expiry."""
+"""Where a stream begins: at a time, at offsets, in the topics of a pattern, or after its position has expired."""
 
 import logging
 import re

@@ -338,7 +338,8 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
 ) -> None:
     """The watchers failed at another message, and have not seen this one.
 
-    The producer repeats the message from memory, so the service counts no delivery. A key keeps its order.
+    The producer repeats the message from memory, so the service counts no delivery. The messages of an ordering key
+    stay in order.
     """
     double.create(name, enable_message_ordering=ordered)
     values = [f"m{number}" for number in range(9)]

@@ -114,7 +114,7 @@ class Server:
 
 
 def _keep(server: Server, file: Path) -> None:
-    # After this line no message is accepted or settled, so the file has everything that clients were told.
+    # After this line the server accepts and settles no message. So the file has all that the server has confirmed.
     server.cut_off()
     file.write_bytes(pickle.dumps(server.namespace.snapshot()))
     os._exit(0)

@@ -102,7 +102,7 @@ def a_replayed_message_is_deleted_before_its_events_are_durable() -> Replacement
 def bytes_of_others_go_with_a_message() -> Replacements:
     """The bytes of a parked message are deleted with it, although other messages refer to them.
 
-    The bug is in the model of the statement.
+    The bug is in the simulation's model of the statement that deletes the bytes.
     """
     right = ParkedWrites._perform_by_id
 

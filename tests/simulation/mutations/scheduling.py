@@ -123,7 +123,7 @@ def a_plan_is_carried_out_although_its_dag_changed() -> Replacements:
 def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
     """The statement that makes the runs of many DAGs does not check whether their rows changed after they were read.
 
-    The bug is in the model of the statement.
+    The bug is in the simulation's model of the statement.
     """
     right = PlanningWrites.perform
 
@@ -141,7 +141,7 @@ def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
 def a_late_commit_is_skipped_by_a_cursor() -> Replacements:
     """Events are read from the highest id that a run took: an event with a lower id may commit later.
 
-    The bug is in the model of the statement.
+    The bug is in the simulation's model of the statement.
     """
 
     def cursor(self: PlanningWrites, store: Store, dag_id: str, asset: int) -> int:

@@ -117,7 +117,10 @@ async def test_the_owner_stores_the_reemission_and_ends_the_request(watched: Dat
 
 
 async def test_a_position_that_is_not_json_is_refused_alone(watched: Database) -> None:
-    """A plugin's `get_position` may return it. It once ended the task that stores the positions of all streams."""
+    """A plugin's `get_position` may return such a position.
+
+    In an earlier version it ended the task that stores the positions of all streams.
+    """
     answers: list[Exception | None] = []
     async with anyio.create_task_group() as tasks:
         writer = PositionWriter(watched, on_fenced=lambda _: None)

@@ -1,4 +1,4 @@
-"""How much waits at the sources of watchers: asked once for each stream, and unknown where a source does not say."""
+"""The consumer lag of watchers: each stream is asked once, and the lag is unknown if a source does not report it."""
 
 from __future__ import annotations
 

@@ -369,7 +369,7 @@ def test_files_and_modules_that_pages_and_docstrings_name_are_there() -> None:
 
 
 def is_name_of_ours(name: str) -> bool:
-    """Whether a dotted name leads to a module, or to a word of one. Nothing is imported: Airflow may be absent."""
+    """Whether a dotted name is a module, or a word in its text. Nothing is imported: Airflow may be absent."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:length])

@@ -148,7 +148,7 @@ def test_rows_that_do_not_fit_change_nothing_and_the_next_try_may_write(
         OutputRefused, match=r"two of the rows for orders have the same \((id|ID)\)"
     ):
         try_again().jdbc(rows.unionAll(rows), orders.url, "orders", key="id")
-    # The table has a row 1. Without a key the writer adds another row 1, and the table refuses it.
+    # The table has a row with the id 1. Without a key the writer adds another such row, and the table refuses it.
     with pytest.raises(Exception, match=r"(?i)unique|duplicate|primary|constraint"):
         try_again().jdbc(rows, orders.url, "orders", key=())
     assert _rows(orders, "id") == [(1,)]

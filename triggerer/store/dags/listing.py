@@ -136,7 +136,7 @@ async def list_dags(
     state: str | None = None,
     prefix: str | None = None,
 ) -> list[DagView]:
-    """Return DAGs, sorted by id. Counting of their waiting events stops at `MOST_COUNTED`.
+    """Return DAGs, sorted by id. The count of a DAG's waiting events stops at `MOST_COUNTED`.
 
     Args:
         after: Only DAGs after this id.

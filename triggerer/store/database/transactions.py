@@ -146,7 +146,8 @@ class Database:
     async def perform_step(self, step: Step) -> list[Row]:
         """Perform one step in a transaction of its own; return its rows.
 
-        This wakes no other part of the service. The caller must do so with `announce_here`.
+        The method wakes no subscriber. If subscribers wait for the change, call `announce_here` afterwards. On
+        PostgreSQL the step itself must notify other processes.
 
         Raises:
             The errors of `transaction`.
@@ -172,8 +173,8 @@ class Database:
         """Perform steps that do not depend on one another; return the rows of each step, in the given order.
 
         On SQLite the steps share a transaction. On PostgreSQL each step has its own transaction, in this order, because
-        a shared transaction would take two more round trips, for BEGIN and COMMIT. This wakes no other part of the
-        service. The caller must do so with `announce_here`.
+        a shared transaction would take two more round trips, for BEGIN and COMMIT. The method wakes no
+        subscriber: see `perform_step`.
 
         Raises:
             The errors of `transaction`. On PostgreSQL the steps before the failed step are committed.

@@ -1,7 +1,7 @@
 """Sets watchers back after the database was restored from a backup.
 
 The broker's positions are newer than the backup. Each watcher with a shared stream gets a replay request. The
-stream carries the request out before it pulls a message. Streams that are no logs drop the request.
+stream carries the request out before it pulls a message. A stream that is not a log drops the request.
 """
 
 from __future__ import annotations

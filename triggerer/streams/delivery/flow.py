@@ -66,7 +66,7 @@ class Flow:
         deliver it again. In ack mode the broker redelivers the event.
 
         Args:
-            payload: The broker payload of the pulled event, from which the producer tells the lane. None on the fast
+            payload: The broker payload of the pulled event. The producer finds the event's lane in it. None on the fast
                 path.
         """
         self._state.is_poll_waiting = True

@@ -410,7 +410,7 @@ class GroupState:
 
     @property
     def outstanding(self) -> int:
-        """The number of events that are not advanced; on the fast path, the number that a subscriber has not read."""
+        """The number of events that are not advanced; on the fast path, of events that some subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
 
 

@@ -1,1 +1,1 @@
-"""The log of a run on the disk: its writing, the limit of its size, and its reading."""
+"""Writes the log of a run to the disk, limits its size, and reads it."""

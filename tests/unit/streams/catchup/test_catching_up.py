@@ -463,7 +463,7 @@ class Late(Sink):
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
-    """The new filter gets neither "b" nor "c" while "a" is outstanding, and falls behind later (seed 71415)."""
+    """The new filter gets neither "b" nor "c" while "a" is outstanding. Later its watcher falls behind (seed 71415)."""
     sink = Late(1)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")
@@ -762,7 +762,7 @@ async def test_a_watcher_that_skipped_a_message_and_then_failed_has_not_acked_it
 
 
 class Reassigned(InMemoryProducer):
-    """A producer whose lane went to another consumer and came back: 2 was pulled before 0, 1 and 2 came again."""
+    """A producer whose lane went to another consumer and came back: it yields 2, and then begins again with 0."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         for offset in (2, 0, 1, 2):

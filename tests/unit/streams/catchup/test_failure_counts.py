@@ -21,7 +21,7 @@ WATCHER = WatcherRef(SICK, 0)
 
 
 class Slow(Sink):
-    """Answers for the sick watcher's events of "b" when a test releases them, and records the stored counts."""
+    """Withholds the answers for the sick watcher's events of "b", and records the stored numbers of failures."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -193,7 +193,10 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """An earlier version's new owner did not know of the places, and waited for an advance past them."""
+    """A new owner does not know that these positions have no message.
+
+    In an earlier version it waited until the broker advanced past them.
+    """
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")
     scene.broker.seek(3)
@@ -474,7 +477,7 @@ async def test_one_that_is_behind_in_a_lane_that_was_made_anew_and_is_empty_has_
 async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An earlier version did not ask again while the watcher waited for a message of that lane (seed 902532)."""
+    """An earlier version did not look up the end again while the watcher waited for its next message (seed 902532)."""
     monkeypatch.setattr("triggerer.streams.catchup.reading.backlog_reader._IDLE_S", 0.02)
     scene, sink = Counted(), Sink()
     scene.may_tell = anyio.Event()

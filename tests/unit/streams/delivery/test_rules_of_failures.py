@@ -1,4 +1,4 @@
-"""Rules 5 to 8 of the contract's section 2 when something fails; docs/notes/rules.md lists all rules."""
+"""Rules 5 to 8 of the contract, when something fails; docs/notes/rules.md lists all rules."""
 
 from __future__ import annotations
 

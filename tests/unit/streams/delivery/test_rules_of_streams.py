@@ -1,4 +1,4 @@
-"""The rules of the contract's section 2 without a test module of their own; docs/notes/rules.md lists all rules."""
+"""Those rules of the contract that have no test module of their own; docs/notes/rules.md lists all rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the contract's section 2, through the harness."""
+"""Rules of the contract, tested through the harness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of a stream that keeps a state go to the store with the state that passes them."""
+"""If a stream keeps a state, its events go to the store together with the state after these events."""
 
 from __future__ import annotations
 

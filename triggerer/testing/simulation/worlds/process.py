@@ -187,7 +187,7 @@ class Process:
                     self._change(action, stream)
 
     def _change(self, action: str, stream: Stream) -> None:
-        """Add, replace or delete watchers of a stream, as a changed DAG file does, and tell the hosts."""
+        """Add, replace or delete watchers of a stream, as a changed DAG file does, and wake the hosts."""
         world, rng = self.world, self.world.faults.random
         if action == "add" and len(stream.watchers) < 5:
             world.new_watcher(stream)
