@@ -1,6 +1,7 @@
 """The leases of received messages (their ack deadlines), and when each has to be extended. No I/O, no clock.
 
-The event loop adds and releases leases, and the thread of `renewing` extends them. Every method locks for a moment.
+The event loop adds and releases leases, and the thread of `renewing` extends them. Every method holds a lock for a
+moment.
 """
 
 from __future__ import annotations

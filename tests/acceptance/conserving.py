@@ -98,7 +98,7 @@ class Scene:
         kafka.create_topic(self.topic, PARTITIONS)
 
     def instance(self, name: str, *, url: str | None = None) -> Instance:
-        """Return an instance that is not started yet. `url` is its way to the database; None: the direct way."""
+        """Return an instance that is not started yet. `url` replaces the database's URL, for instance by a proxy's."""
         return Instance(
             self._folder / name,
             dags_folder=self._dags,

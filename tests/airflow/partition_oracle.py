@@ -1,4 +1,6 @@
-"""Answers cases with Airflow's partition mappers. It runs with a Python that has Airflow, without our packages.
+"""Gives the answers of Airflow's partition mappers for test cases.
+
+The program runs with a Python that has Airflow, without our packages.
 
 Standard input is a JSON list of cases `{"mapper", "keys", "runs"}`. Standard output is a JSON list with an item for
 each case. An item has two lists: the runs' keys for each key of an event, and the events' keys that each run waits for.

@@ -115,7 +115,7 @@ def test_posts_with_ten_keys_through_cut_connections_make_ten_events(
             random = Random(1)
             answered = 0
             while not done.wait(random.uniform(0.2, 0.8)):
-                # Cut only after a new answer. Otherwise, on a busy machine, no connection might live until its answer.
+                # Cut the connections only after a new answer. Otherwise, on a busy machine, no request might succeed.
                 if len(statuses) > answered:
                     answered = len(statuses)
                     proxy.refuse()

@@ -1,4 +1,4 @@
-"""The container image, on a base that the tests make of Debian packages. They need no engine and no registry."""
+"""The container image. The tests make its base of Debian packages, and need no container engine and no registry."""
 
 from __future__ import annotations
 

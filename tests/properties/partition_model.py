@@ -40,7 +40,7 @@ class Rule:
     Args:
         to: The key of the run: `same` (the event's key), `allowed` (the event's key, if it is one of two regions),
             `quarter` (of a month), `day` (of an hour), `world` (for any key) or `months` (of a quarter).
-        least: The number of parts that a run needs. 0 or less: all parts without that number. None: any event.
+        least: The number of parts that a run needs. 0: all parts. -1: all parts but one, and so on. None: any event.
         patience: The time after the end of the period (for `world`, after the first event) from which `least` parts
             are enough; before, the run needs all parts.
     """

@@ -1,4 +1,4 @@
-"""Random DAGs, events, pauses, caps, clocks and schedulers: the runs equal a model's, and no event is in two."""
+"""Random DAGs, events, pauses, caps, clocks and schedulers: the runs equal a model's. No DAG uses an event twice."""
 
 from __future__ import annotations
 
@@ -197,7 +197,10 @@ class Play:
         await self.compare()
 
     async def move(self, by: timedelta) -> None:
-        """Move all stored instants, as if the clock, which cannot be set, had been set in the other direction."""
+        """Add `by` to all stored instants, as if the database's clock had been set by `-by`.
+
+        A test cannot set the database's clock.
+        """
         async with self.database.transaction() as session:
             for model, names in _INSTANTS.items():
                 for name in names:

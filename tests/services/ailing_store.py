@@ -1,4 +1,4 @@
-"""A store of 10,000 watchers, 2,000 DAGs and a million events with much trouble, behind the real API.
+"""A store with many failures, behind the real API. It has 10,000 watchers, 2,000 DAGs and a million events.
 
 `python -m tests.services.ailing_store FOLDER` fills a SQLite store if the folder has none, prints the address and a
 token, and serves until Ctrl-C. With the URL of an empty PostgreSQL store as a second argument, the rows are copied

@@ -155,7 +155,10 @@ class PostgresServer:
     def create_database(
         self, name: str, *, template: str | None = None, encoding: str | None = None
     ) -> str:
-        """Make a database, empty or a copy of `template`, to which nobody may be connected; return its URL."""
+        """Make a database, empty or as a copy of `template`, and return its URL.
+
+        The server refuses the copy while anybody is connected to `template`.
+        """
         if encoding is not None:
             template = "template0"
         copied = "" if template is None else f' TEMPLATE "{template}"'

@@ -47,7 +47,7 @@ def open_spark_cluster(
 
 
 class SparkCluster:
-    """One master and its workers, which keep their ports over `kill` and `start`.
+    """One master and its workers. All of them keep their ports when they are killed and started again.
 
     Attributes:
         url: The value for `[spark] master`.

@@ -23,7 +23,7 @@ def open_connect_server(*, cores: int = 2, has_page: bool = False) -> Iterator[C
     """Start a server whose tasks run in its own JVM, on this number of cores.
 
     Args:
-        has_page: True to have Spark's page, which `running_jobs` asks.
+        has_page: True: serve Spark's web UI, which `running_jobs` reads.
     Raises:
         ServiceUnavailable: There is no PySpark, or no Java for it.
     """

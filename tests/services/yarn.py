@@ -58,9 +58,9 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
 
 
 class Yarn:
-    """The cluster. Over `kill` and `start`, its managers keep their ports, but no applications.
+    """A YARN cluster. After `kill` and `start`, its managers have the same ports, but have forgotten all applications.
 
-    The managers are two processes, because the web pages of two in one process would replace each other.
+    The managers are two processes, because in one process their web pages would replace each other.
 
     Attributes:
         folder: The value for `YARN_CONF_DIR`.

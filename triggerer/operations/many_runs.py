@@ -50,7 +50,7 @@ class Chosen:
 
 
 async def choose(session: AsyncSession, choice: EndedRuns) -> Chosen:
-    """Return the runs that match a choice now, and count them.
+    """Return the runs that match a choice at this moment, and their number.
 
     Raises:
         UnknownDag: The choice names an unknown DAG.

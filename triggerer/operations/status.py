@@ -35,7 +35,7 @@ def socket_path(home: Path, process: str) -> Path:
 
 
 def ask_service(home: Path, target: str) -> Status:
-    """Send `/metrics`, `/livez` or `/readyz` to the service of this home, and return its response.
+    """Request `target` (`/metrics`, `/livez` or `/readyz`) from the service of this home, and return the response.
 
     The function blocks, so call it in a thread. If several processes share a home, one of them responds. To choose a
     process, use the address in its `[metrics]` instead.

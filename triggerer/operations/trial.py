@@ -77,9 +77,10 @@ class TrialResult:
 
 
 async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResult:
-    """Run a DAG once, as a worker would, and return the result. The store is discarded.
+    """Run a DAG once in a temporary store, as a worker would, and return the result.
 
-    Side effects of the tasks are real. No other DAG runs, even if the tasks emit events.
+    The store is deleted afterwards, but side effects of the tasks are real. No other DAG runs, even if the tasks emit
+    events.
 
     Args:
         on_log: Called with new bytes of the run's log, while the run writes them.
@@ -89,7 +90,7 @@ async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResu
         DagError: An event's asset is neither known nor a valid URI, or the timetable never produces `partition_key`.
         RowRefused: An event's extra, or the partition key, cannot be stored.
         ConfigurationError: There is no folder for temporary files.
-    Cancellation: The worker is ended, and the store is discarded.
+    Cancellation: The worker is ended, and the temporary store is deleted.
     """
     with _temporary_folder() as folder:
         home = Path(await anyio.Path(folder).resolve())

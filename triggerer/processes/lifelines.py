@@ -42,7 +42,7 @@ def die_with_writer(lifeline: int) -> None:
 
 
 def open_again(path: str) -> int:
-    """Return a new descriptor for the reading end at a path below `/proc`.
+    """Return a new descriptor for the reading end of a lifeline, given its path below `/proc`.
 
     Raises:
         OSError: The process with the descriptor is gone, or belongs to another user.

@@ -92,7 +92,7 @@ class CommittedPosition:
     def moved(
         self, offset: int, failures: int = 0, *, epoch: int | None = None
     ) -> CommittedPosition:
-        """Return the position at another message of the topic; `epoch` is the epoch of the message before `offset`."""
+        """Return this partition's position at another offset; `epoch` is the epoch of the message before `offset`."""
         used = tuple(part for part in self.used if offset < part.below)
         return CommittedPosition(offset, failures, self.topic_id, self.partitions, epoch, used)
 

@@ -157,8 +157,8 @@ def _wanted(
     A partition gets its lane when the stream has found its starting position. Until then, the client would fetch from a
     position of its own choice.
     """
-    # With a rack, a follower can answer. Its log may end before the last message that another broker sent, although no
-    # log was cut. So do not ask a follower to compare.
+    # If the client has a rack, a follower may answer. The follower's log may end before the last message that another
+    # broker sent, although no log was cut. So do not send the epoch, which the follower would compare with its log.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}

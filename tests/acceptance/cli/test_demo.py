@@ -65,7 +65,7 @@ def test_the_demo_answers_its_question_and_its_books_agree(tmp_path: Path, start
     assert str(home / "results") in out
     answer = json.loads((home / "results" / "answer.json").read_text())
     assert sum(row["flights"] for row in answer) == 51_874
-    # Two minutes are for a machine of its own; a loaded one may take longer, and says so.
+    # The demo should take two minutes on an idle machine. A loaded machine takes longer, so only print the time.
     print(f"the demo took {seconds:.0f} s at a load of {os.getloadavg()[0]:.1f}")
 
     # The ordinary commands can read the demo's database.

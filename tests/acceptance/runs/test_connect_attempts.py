@@ -1,4 +1,4 @@
-"""Runs on a real Spark Connect server, whose service, worker and server are killed: one attempt works at a time."""
+"""Runs on a real Spark Connect server. Even if the service, worker or server is killed, one attempt works at a time."""
 
 from __future__ import annotations
 

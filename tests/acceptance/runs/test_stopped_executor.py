@@ -123,7 +123,7 @@ def test_a_run_of_an_executor_that_is_stopped_is_never_executed_by_two(
     assert executor is not None
     assert executor.pid in {process.pid for process in deployment.processes}
     executor.suspend()
-    # Resume the executor in the middle of the second attempt, which has written for a second by then.
+    # Resume the executor once the second attempt has written 20 lines.
     deployment.until(lambda: sum(pid != first for pid in deployment.lines()) >= 20)
     executor.resume()
     records.wait_until("SELECT state = 'success' FROM dag_run")

@@ -141,7 +141,10 @@ def _compare_on_kafka(scene: Scene, messages: int, rounds: int) -> Sequence[Row]
 
 
 async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
-    """Measure as `_take` does, but on Kafka and from the first stored event, so that connecting does not count."""
+    """Have one watcher take all messages of a Kafka topic, live or as its backlog; return the time that it took.
+
+    The time begins at the first stored event, so that connecting does not count.
+    """
     done, first = anyio.Event(), list[tuple[float, float]]()
 
     def note(_: int, __: Any) -> None:

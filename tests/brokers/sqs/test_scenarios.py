@@ -291,7 +291,7 @@ async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.producer.advance_lanes, batches, reported.extend)
             await eventually(lambda: len(reported) >= 27, "the others are reported")
-            # Three requests of ten entries each. One entry of each is tried again until the first request continues.
+            # Each of the three other requests has ten entries. Nine succeed, and one fails until `goes_on` is set.
             assert len(set(reported)) == len(reported) == 27
             goes_on.set()
         # The other lanes have advanced when the call returns. No lane is reported twice.

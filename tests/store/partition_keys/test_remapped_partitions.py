@@ -1,4 +1,4 @@
-"""After a change of its mappers, a DAG's waiting events are mapped again, and events of runs do not run again."""
+"""After a change of its mappers, a DAG's waiting events are mapped again. Events that a run took start no new run."""
 
 from typing import Any
 

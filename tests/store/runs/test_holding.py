@@ -1,4 +1,4 @@
-"""Runs of broken files are passed over by claims, at no cost, and are released by the file that loads again."""
+"""Claims pass over the runs of a broken file at no cost. The runs are released when the file loads again."""
 
 from datetime import UTC, datetime
 

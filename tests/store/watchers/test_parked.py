@@ -627,7 +627,10 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
-    """The message was once stored. A moved watcher got it from its new stream, and nobody saw a deleted watcher's."""
+    """An earlier version stored the message in the state `kept`.
+
+    If the watcher had moved, its new stream delivered the message. If the watcher was deleted, nobody saw the message.
+    """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     if how == "moved":

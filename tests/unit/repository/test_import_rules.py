@@ -25,8 +25,8 @@ CIRCLES = {
     frozenset({"triggerer.domain.assets", "triggerer.domain.conditions"}),
 }
 # The packages that a plugin may use besides its broker's client library.
-# Airflow brings asgiref, which its hooks need; grpc is what Google's client libraries speak; aiobotocore is botocore,
-# whose errors it raises.
+# asgiref comes with Airflow, and Airflow's hooks need it. Google's client libraries use grpc. aiobotocore raises the
+# errors of botocore.
 COMMON = {"anyio", "asgiref", "botocore", "grpc", "orjson", "pydantic", "pydantic_core"}
 
 

@@ -17,9 +17,9 @@ def _spark_is_there(trained_home: TrainedHome) -> None:
 
 @pytest.fixture(scope="session")
 def home(trained_home: TrainedHome, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with an archive, which no other pytest worker uses.
+    """A home with an archive of Spark's classes.
 
-    So tests can find the Java processes that were left behind on it.
+    No other pytest worker uses this home, so `processes_of(home)` finds only Java processes of these tests.
     """
     home = tmp_path_factory.mktemp("home with a space")
     trained_home.lend_archive(home)

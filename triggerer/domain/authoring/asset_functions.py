@@ -1,4 +1,4 @@
-"""`@asset`: a function that becomes a DAG of one task, and the asset or assets that it makes."""
+"""`@asset`: turns a function into a DAG of one task, and into the asset or assets that the task updates."""
 
 from __future__ import annotations
 

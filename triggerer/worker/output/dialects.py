@@ -125,8 +125,8 @@ class Dialect:
 _POSTGRESQL: Final = Dialect(
     "PostgreSQL",
     "org.postgresql.Driver",
-    # The condition makes PostgreSQL store the token before the rows. If another try is storing the same token, this
-    # statement waits until that try's transaction has ended.
+    # `condition` (below) makes PostgreSQL store the token before the rows. If another try is storing the same token,
+    # this statement waits until that try's transaction has ended.
     ("WITH token AS ({token} RETURNING 1) {rows}",),
     _on_conflict,
     schema="current_schema()",

@@ -134,7 +134,10 @@ def roll_up_of_hours(zone: object, input_format: str, **options: object) -> Roll
 def test_a_day_starts_with_the_hours_of_an_hourly_timetable(
     zone: str, day: str, style: str
 ) -> None:
-    """Clocks skip the beginning of an hour, so an hourly timetable has no tick in it. The day cannot wait for it."""
+    """On this day the clocks skip the beginning of an hour, so an hourly timetable has no tick in that hour.
+
+    The day must not wait for the hour's key.
+    """
     timetable = CronPartitionTimetable("@hourly", timezone=zone, key_format=style)
     tick = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)) - timedelta(seconds=1)
     made = []

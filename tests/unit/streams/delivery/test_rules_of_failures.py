@@ -69,7 +69,7 @@ class Stepping(Acking):
 
 
 def _hold_up(upstream: Upstream) -> anyio.Event:
-    """Return an event for which the filter "one" waits at each message; afterwards it gives way to others 40 times."""
+    """Return an `anyio.Event`. The filter "one" waits for it at each message, then lets other tasks run 40 times."""
     gate = anyio.Event()
 
     async def on_filter(event: Any) -> None:

@@ -1,4 +1,4 @@
-"""The types of a column from pieces of its values: as if all values had been read at once."""
+"""A column that is read piece by piece gets the type that it would get if all values were read at once."""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ class _QueueDecision:
 
 
 class FallingBehindInQueues(FallingBehind):
-    """Decides as `FallingBehind` does, for a queue: a message that a watcher misses is stored, then its lane continues.
+    """For a queue: decides the outcome of the message at a lane's head, as `FallingBehind` does for a log.
+
+    A message that a watcher misses is stored for the watcher. Then the lane continues.
 
     While a watcher has a backlog in a lane, each message is stored for the watcher when it is at the lane's head. So
     the stored messages come before the outstanding ones. A message is not stored in these cases:

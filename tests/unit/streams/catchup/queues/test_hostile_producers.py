@@ -1,4 +1,4 @@
-"""Producers that raise, or answer nonsense, where a message is stored: that harms its message, and nothing else."""
+"""If a producer raises or returns nonsense while a message is being stored, only this message is affected."""
 
 from __future__ import annotations
 
