@@ -82,7 +82,7 @@ def a_missed_tick_is_forgotten() -> Replacements:
 
 @mutation(rules="S9|S4|T1|T4", seed=7, quick=True)
 def a_run_is_made_on_a_stale_look() -> Replacements:
-    """A scheduler reads a DAG before it locks the DAG, and decides by a row that may have changed."""
+    """A scheduler reads a DAG's row before it locks the row, and plans runs from a row that may have changed since."""
     right = candidates.lock_and_read
 
     def lock_and_read(
@@ -139,9 +139,9 @@ def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
 
 @mutation(rules="L1", seed=63)
 def a_late_commit_is_skipped_by_a_cursor() -> Replacements:
-    """Events are read from the highest id that a run took: an event with a lower id may commit later.
+    """A run takes only events with higher ids than the earlier runs took, so an event that commits late is skipped.
 
-    The bug is in the model of the statement.
+    The bug is in `PlanningWrites`, the model of the statement.
     """
 
     def cursor(self: PlanningWrites, store: Store, dag_id: str, asset: int) -> int:
