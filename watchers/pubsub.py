@@ -71,10 +71,12 @@ class PubSubEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        """Raises `ConfigurationError` if a path is given and the connection cannot be read.
+        """Return the stream key, with the subscription's name in place of a path in the connection's own project.
 
-        Several processes compute the key. If the path itself were the key in a process that cannot read the connection,
-        the processes would have different keys.
+        All processes must compute equal keys. So a process that cannot read the connection raises an error.
+
+        Raises:
+            ConfigurationError: The subscription is a path, and the connection cannot be read.
         """
         return ("pubsub", self.connection, self._short_name())
 

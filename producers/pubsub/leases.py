@@ -52,9 +52,10 @@ class Due:
     """The leases to extend now.
 
     Attributes:
-        extend: The ack ids whose leases must be extended by `deadline_s`.
+        extend: The ack ids whose leases must be extended.
         given_up: The ack ids that have been leased for `max_extension_s`. They are not extended, and their messages
             come again.
+        deadline_s: The extended leases end this number of seconds after the extension.
     """
 
     extend: Sequence[str]

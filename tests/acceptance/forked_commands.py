@@ -216,7 +216,7 @@ def _become(request: Mapping[str, Any]) -> NoReturn:
         with Path(request[name]).open("ab") as file:
             os.dup2(file.fileno(), number)
     random.seed()
-    # As `python -m triggerer` has them: the name of the program in the help, and no working directory on the path.
+    # Set what `python -m triggerer` sets: the program's name for the help, and a path without the working directory.
     sys.modules["__main__"] = entry
     sys.argv = [str(entry.__file__), *request["arguments"]]
     del sys.path[0]

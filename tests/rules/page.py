@@ -21,9 +21,9 @@ TestsByRule = Mapping[str, Collection[str]]
 
 
 def tests_by_rule(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
-    """Return by mark the ids of the tests that carry it.
+    """Return, for each mark, the ids of the tests that have the mark.
 
-    If all tests of a module or a function carry the mark, the id of the module or the function stands for them.
+    If all tests of a module or a function have the mark, the id of the module or the function replaces their ids.
     """
     members: dict[str, set[str]] = defaultdict(set)
     marked: dict[str, set[str]] = defaultdict(set)

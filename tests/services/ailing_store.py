@@ -174,7 +174,10 @@ async def _answer(settings: Settings, database: Database) -> None:
 
 @contextmanager
 def open_ailing_store(folder: Path, url: str | None = None) -> Iterator[AilingStore]:
-    """Fill a store, and serve it, or its copy in the PostgreSQL store at `url`, from a process of its own."""
+    """Fill a SQLite store in `folder`, and serve it from a separate process.
+
+    With `url`, copy the rows into the PostgreSQL store at `url`, and serve the copy.
+    """
     command = [sys.executable, "-m", "tests.services.ailing_store", str(folder)]
     if url is not None:
         command.append(url)

@@ -56,7 +56,7 @@ def _one_broker(
 
 @cache
 def kafka_with_archive() -> JavaProgram:
-    """Return Kafka with an archive of the classes that a broker needs, which halves the processor time of a start.
+    """Return Kafka with an archive of a broker's classes, with which a broker needs half the processor time to start.
 
     Raises:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.

@@ -150,7 +150,8 @@ class ParserProcess:
 
     def _bury(self, process: ChildProcess) -> None:
         """Give the next parser the files that this parser had not begun to read."""
-        # The parser itself runs no users' code. So the kernel, an operator, or the code of a file has killed it.
+        # Users' code runs only in the parser's forks, so the parser did not end by itself. The kernel, an operator, or
+        # the code of a file in a fork has killed it.
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
         _log.warning(

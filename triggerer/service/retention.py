@@ -167,7 +167,7 @@ class LogRetention:
 
     Args:
         age: The time from a run's end until its log is deleted.
-        since: When logs were last deleted. None: nights count from the first look.
+        since: When logs were last deleted. None: logs are first deleted in the night after the start.
     """
 
     def __init__(

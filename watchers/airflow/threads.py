@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 
 class StreamThread:
-    """One stream's thread. By default asgiref makes the blocking calls of all streams in one thread, one at a time.
+    """A thread for the blocking calls of one stream. By default asgiref uses one thread for all streams.
 
-    The calls of a stream stay in order, so that a client is closed after its last poll has returned.
+    The thread makes the stream's calls in order, so that a client is closed after its last poll has returned.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def describe_delivery(
     settings: KafkaSettings, topics: Collection[str], *, ask: bool
 ) -> DeliveryFacts:
-    """Return how ranges are delivered. No message is delivered, so there is no limit of failures and no dead letter."""
+    """Return how ranges are delivered. Ranges have no delivery limit and no dead letters."""
     facts = await describe_messages(
         replace(settings, max_deliveries=0),
         topics,

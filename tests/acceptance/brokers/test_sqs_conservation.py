@@ -1,6 +1,6 @@
-"""Queues of SQS, and everything killed now and then: nothing lost, nothing twice, and groups in order.
+"""The service is killed and cut off from SQS: each message still makes one event, and groups stay in order.
 
-`make soak` runs it in full; `make test` runs a share of it.
+`make test` runs short versions of the tests, and `make soak` runs the full ones.
 """
 
 from __future__ import annotations

@@ -77,7 +77,10 @@ class Site:
         )
 
     def failing_watcher(self, name: str) -> dict[str, Any]:
-        """Return the watcher of an asset once the command shows it as failing. While it retries, it is not shown so."""
+        """Return the watcher of an asset once the command shows the watcher as failing.
+
+        During a retry, the command shows another state.
+        """
         self.wait_until_watcher_is("failing")
         shown: list[dict[str, Any]] = []
 

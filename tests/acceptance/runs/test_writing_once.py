@@ -1,6 +1,6 @@
-"""Processes are killed at random moments of runs that write: each output is there once.
+"""Processes are killed at random moments of runs that write, and each output is still written once.
 
-Killed are the service's processes (executor, worker, run and driver), a Spark Connect server, and the workers and
+The tests kill the service's processes (executor, worker, run and driver), a Spark Connect server, and the workers and
 executors of a Spark standalone cluster. The tests also check that each run ends once, that no former attempt works
 after the next attempt has begun, and that no process is left.
 

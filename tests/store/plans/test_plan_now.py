@@ -1,4 +1,4 @@
-"""The effect of other DAG files on the present queue, as the scheduler would see it, even if many events wait."""
+"""A plan shows what the scheduler would do with the waiting events under other DAG files, even if many events wait."""
 
 from __future__ import annotations
 

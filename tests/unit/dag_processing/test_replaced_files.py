@@ -170,7 +170,7 @@ async def test_a_file_that_has_just_changed_takes_nothing_back(
 async def test_a_file_that_is_cut_while_the_service_starts_takes_nothing_back(
     database: Database, folder: Path, file: Path
 ) -> None:
-    """A file that was just cut may still have its earlier modification time, which proves nothing at the start."""
+    """At the start every file counts as just changed, even if its modification time is old."""
     async with processing(database, folder):
         (before,) = await every(database, Watcher)
     file.write_text("")

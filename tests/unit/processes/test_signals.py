@@ -1,4 +1,4 @@
-"""A signal ends a process with the right exit code, from the process's first line to its last."""
+"""A signal ends a process with the right exit code, whether it comes at the process's first line or at its last."""
 
 import signal
 import subprocess

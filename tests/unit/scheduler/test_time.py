@@ -430,7 +430,10 @@ def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
 def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
     host: time_machine.Traveller,
 ) -> None:
-    """Without a start and a run, the timetable looks ahead. The stored next run has no key: the interval decides it."""
+    """The stored next run has no partition key: the key is computed from the data interval when the run is created.
+
+    Because the DAG has neither a start date nor a run, its next run is stored before the run is due.
+    """
     daily = CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d")
     dag = Dag(host, OnTime(daily))
     assert dag.run(MIDNIGHT - HOUR) == []

@@ -89,7 +89,7 @@ class ProductMapper(PartitionMapper):
         return self.delimiter.join(mapped)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
-        """Return the start of the period that one part of the key names; None if no part or several parts do."""
+        """Return the start of the period that a part of the key names; None unless exactly one part names a period."""
         parts = downstream_key.split(self.delimiter)
         if len(parts) != len(self.mappers):
             return None

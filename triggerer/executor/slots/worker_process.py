@@ -32,7 +32,7 @@ class RunHandle:
 
     Attributes:
         ended: Set when the process and its descendants are gone.
-        is_over: Set when the process is gone, or its worker.
+        is_over: Set when the process or its worker is gone.
         is_followed: Set when nobody will receive further frames of the process.
         code: The exit code. Negative: the number of the signal that killed the process. None: no end was reported.
     """

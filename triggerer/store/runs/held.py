@@ -103,8 +103,8 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     The step changes nothing and returns no row if another attempt has the run, if the run must be cancelled, or if the
     DAG is stale.
     """
-    # The delay doubles with each attempt, so the run keeps the number of the attempt. `after_attempt` says that the
-    # attempts up to this number do not count.
+    # Keep the run's attempt number, because the delay doubles with each attempt. `after_attempt` excludes the attempts
+    # up to this number from `MAX_ATTEMPTS`.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)

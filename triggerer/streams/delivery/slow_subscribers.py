@@ -54,8 +54,8 @@ class SlowSubscribers:
     fill more than half of a bound in bytes. In this case a subscriber has the overflow grace, from the broadcast on, to
     pass the message.
 
-    `run` is a task of the group if watchers may fall behind. It searches when a lane has become full or the poll pauses
-    (`request_check`), and again at each progress of the group, until the pause is over. Otherwise it costs nothing.
+    `run` is a task of the group if watchers may fall behind. It looks for slow subscribers when a lane becomes full or
+    the poll pauses (`request_check`), and then at each progress of the group, until the pause is over.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class OfPositions(SharedStreamProducer):
 
 
 def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before() -> None:
-    """The watcher may have missed 8. At a position of 11 it would count as done with 8 (seed 140068)."""
+    """Message 8 comes again after 11 and 12. From position 11, the watcher would never read 8 (seed 140068)."""
     lanes = Lanes()
     for seq, number in enumerate((11, 12, 8, 9)):
         lanes.append("lane", seq, number, now=0.0)
@@ -143,7 +143,10 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
-    """8 has failed, and comes again. 11 and 12 were pulled before, and their advance has no effect at the broker."""
+    """Message 8 failed, and the broker redelivers it.
+
+    The advance of 11 and 12 does not count, because they were pulled before the broker learned of the failure.
+    """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)
     state = state_of(lanes, backlogs)
@@ -167,7 +170,10 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
 def test_the_broker_is_advanced_to_what_has_failed_behind_others(
     *, was_pulled_before: bool
 ) -> None:
-    """If 3 failed before, the messages are redelivered after 3, and the advance does not count (seed 2619)."""
+    """The row is deleted, unless an earlier failure of message 3 makes the broker redeliver 5 to 8 (seed 2619).
+
+    If the broker redelivers the messages, their advance does not count.
+    """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)
     state = state_of(lanes, backlogs)

@@ -44,7 +44,10 @@ def slowly(scene: Scene, name: str) -> Watching:
 async def behind_and_waiting(
     scene: Scene, streams: StreamHarness
 ) -> tuple[HostedView, anyio.Event]:
-    """Return a watcher that is behind by three messages, and the event for which its next try of the first waits."""
+    """Return a watcher that is three messages behind, and an event.
+
+    When the watcher tries the first message again, it waits for this event.
+    """
     scene.fails["sick"] = always
     await streams.add(scene.watcher("well"))
     sick = await streams.add(scene.watcher("sick"))

@@ -342,7 +342,7 @@ async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(
 
 
 class Lingering(Producer):
-    """A producer with a coroutine that raises. The other one is cancelled, and ends once `may_end` is set."""
+    """A producer whose method `fails` raises, and whose other running method ends only once `may_end` is set."""
 
     lanes_advance_side_by_side = False
     pauses_lanes = True

@@ -142,10 +142,10 @@ class BacklogReader:
         return None
 
     def _gives_way(self, backlog: Backlog) -> bool:
-        """Return whether a lane at its end must wait, because no reader slot is free.
+        """Let a lane that was read to its end rest if no reader slot is free; return whether the lane rests.
 
-        The watcher loses no time by this. The next broadcast in the lane ends the wait, and no sibling gets that
-        message earlier.
+        The watcher loses no time, because the next broadcast in the lane ends the rest. After `_LONGEST_WITHOUT_SLOT_S`
+        without a slot, the lane no longer rests.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -197,7 +197,7 @@ class BacklogReader:
             tasks.cancel_scope.cancel()
 
     def postpone(self, backlog: Backlog, *, is_patient: bool = True) -> None:
-        """Let a lane with a failure wait for a growing delay. If the context forbids retries, it waits until `restart`.
+        """Let a lane with a failure wait for a growing delay, or until `restart` if the context forbids retries.
 
         Args:
             is_patient: True: use the delays of `RuntimeContext.restart_backoff`. False: the shorter ones of

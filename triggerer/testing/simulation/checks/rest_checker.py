@@ -22,7 +22,7 @@ _HELD = "its stream waits"
 
 
 class RestChecker:
-    """Records the advances that a stream's owner knows of. A row that the owner could have deleted must not be left.
+    """Finds rows, states and backlogs that a stream's owner could have deleted after the advances that it knows of.
 
     Args:
         fail: Called with the broken rule and the details.
