@@ -416,7 +416,7 @@ class SharedStreamProducer(ABC):
         return None
 
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
-        """Stop the broker's delivery, because the group pulls no events now. Keep the connection. Off by default.
+        """Stop the broker's delivery while the group pulls no events, but keep the connection. By default does nothing.
 
         A Kafka consumer, for instance, stays in its consumer group. Called while `open_stream` is suspended at a
         `yield`, and followed by `resume` if the group does not end first. Raising ends the group, as in other hooks.

@@ -546,7 +546,7 @@ async def test_a_worker_lets_the_service_go_first(house: House) -> None:
 
 
 async def test_what_the_executor_keeps_for_a_run_is_freed_at_its_end(house: House) -> None:
-    """No garbage collection is needed. One over the objects of thousands of runs would stop the event loop."""
+    """Reference counting alone frees the objects. A garbage collection over thousands of runs would stop the loop."""
     await house.add_dag(
         "short",
         """

@@ -49,7 +49,11 @@ async def check_that_each_comes_once(
     waits_s: float = 0,
     computes_s: float = 0,
 ) -> None:
-    """Watch a producer whose messages have these values, with one "slow", and check that each is delivered once."""
+    """Run a watcher on the producer's messages, and check that the watcher gets each message once.
+
+    Args:
+        values: The values of the messages. At the value "slow" the watcher computes and waits.
+    """
     Working.make, Working.waits_s, Working.computes_s = staticmethod(make), waits_s, computes_s
     async with StreamHarness() as streams:
         view = await streams.add(Working())

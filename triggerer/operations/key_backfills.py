@@ -112,8 +112,8 @@ async def start_key_backfill(
         params: Values for the runs. They replace the DAG's parameters of the same names, also in repeated runs.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The DAG is gone from its file, `keys` is empty, or `max_active` is below 1. Or the timetable never
-            produces one of the keys, or the run of a key is not due yet.
+        DagError: The DAG is gone from its file, `keys` is empty, or `max_active` is below 1. Or `keys` has a key that
+            the timetable never produces, or a key whose run is not due yet.
         RowRefused: A key cannot be stored.
         MoveRefused: The DAG has an unfinished backfill.
     """

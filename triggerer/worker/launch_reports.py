@@ -15,7 +15,8 @@ from triggerer.domain.launches import CONNECT, Launch, session_id_of
 class LaunchReports:
     """Reports launches, from any thread. The first report of a launch returns once the launch is stored.
 
-    So the store knows each launch before the launch begins. If this attempt dies, the next attempt finds the launches.
+    Report a launch before it begins. Then the launch is in the store, where the next attempt finds it if this attempt
+    dies.
 
     Args:
         send: Sends a report without waiting.

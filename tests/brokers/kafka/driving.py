@@ -28,7 +28,10 @@ def everything(_: KafkaMessage) -> AdvanceOutcome:
 
 
 class Driver:
-    """Keeps the messages in their order. If `resolve` returns None, the message stays unresolved and its lane waits."""
+    """Reads a producer's messages, resolves them by `resolve`, and advances each lane in order.
+
+    If `resolve` returns None, the message stays unresolved and its lane waits.
+    """
 
     def __init__(self, producer: KafkaSharedStreamProducer, resolve: Resolve) -> None:
         self.producer = producer

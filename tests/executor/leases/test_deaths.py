@@ -386,7 +386,7 @@ async def test_clean_restarts_use_up_none_of_a_runs_attempts(any_house: House) -
             await _started(house, pk, marker)
             assert (await house.run(pk)).attempt == 1
         assert (await house.run(pk)).state == "queued"
-    # Now an executor dies without a word. That counts as an attempt, and the run is executed again.
+    # Now an executor has died while it executed the run. That counts as an attempt, and the run is executed again.
     params = {"marker": str(house.folder / "last"), "long": False}
     lost = {"state": "running", "executor": "dead", "attempt": 1}
     await house.change_run(pk, params=params, **lost)
@@ -706,7 +706,7 @@ async def test_an_executor_that_is_cancelled_while_it_starts_ends(house: House, 
                 await checkpoint()
             tasks.cancel_scope.cancel()
 
-    # A timeout around the executor would not help if it hangs in its shield. So wait for a separate task.
+    # A timeout would not end an executor that hangs in a shielded scope. So start the executor in a separate task.
     starting = asyncio.ensure_future(start_and_cancel())
     await asyncio.wait([starting], timeout=10)
     has_ended = starting.done()

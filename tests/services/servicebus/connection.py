@@ -373,7 +373,8 @@ class Peer:
         delivery.settle()
 
     def _enqueue(self, address: str, data: bytes) -> None:
-        # Proton does not show a transfer's message format. In a batch each data section holds an encoded message.
+        # Proton does not show a transfer's message format, which would tell a batch from a single message. So look into
+        # the data: each data section of a batch is an encoded message.
         for entity in self.server.namespace.targets(address):
             for one in _messages_in(data):
                 management.enqueue(entity, one)

@@ -1,4 +1,4 @@
-"""Orders of tests. Each order is a line of JSON, `{"do": …}`, and each answer is a line."""
+"""Executes the commands of tests. Each command is a line of JSON, `{"do": …}`, and so is each answer."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def a_message_waits_for_watchers_with_a_backlog() -> Replacements:
 
 @mutation(rules="S13", seed=2723)
 def a_restarted_trigger_reads_past_undecided_messages() -> Replacements:
-    """A restarted trigger continues a lane, although it is undecided what becomes of the messages that it missed."""
+    """A restarted trigger continues a lane, although the outcome of messages that it missed is still undecided."""
     right = Admission.admits
 
     def admits(self: Admission, entry: Entry) -> bool:

@@ -64,7 +64,7 @@ async def _plan(database: Database, choice: EndedRuns, **options: Any) -> list[R
 
 @pytest.fixture
 async def runs(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Add runs of two DAGs in every state, oldest first. A transaction repeats two of them at most."""
+    """Add runs of two DAGs in every state, oldest first. Each transaction repeats at most two runs."""
     monkeypatch.setattr(many_runs, "_AT_ONCE", 2)
     for name in ("d", "e"):
         await add_dag(database, name, None, tasks=TASKS)

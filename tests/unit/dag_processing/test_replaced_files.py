@@ -63,7 +63,10 @@ def test_a_file_that_came_back_unnoticed_by_the_store_has_its_whole_grace() -> N
 async def test_a_file_that_was_there_while_the_database_was_away_is_not_deleted_early(
     database: Database, folder: Path, file: Path
 ) -> None:
-    """The file is replaced before an outage and again after it. The store knows only of the first time (seed 302)."""
+    """A file vanishes before an outage, is back during the outage, and vanishes again afterwards.
+
+    The store has only the instant at which the file vanished first (seed 302).
+    """
     async with processing(database, folder, removal_grace=LONG):
         async with database.transaction() as session:
             await session.execute(update(DagFile).values(missing_since=NOW))

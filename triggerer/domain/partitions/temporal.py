@@ -74,8 +74,8 @@ class TemporalMapper(PartitionMapper):
         """Return the run keys of one part of a window; usually there is one.
 
         Args:
-            length: The part's length if it is less than a day. If keys show the offset, a clock change may leave no key
-                or two keys.
+            length: The part's length if it is less than a day, otherwise None. If keys show the UTC offset, a part that
+                a clock change skips has no key, and a part that it repeats has two keys.
         """
         if length is None or not self._output.has_offset:
             return (self.format(part),)

@@ -65,14 +65,14 @@ async def follow_asset_events(
 ) -> Page[AssetEventView]:
     """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
 
-    Later pages return the events of the last `window` again.
+    Later pages may return events of the last `window` again.
 
     Args:
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: True to begin with the events of the last minutes, after a settled id. False to begin with the
-            oldest event.
+        is_from_now: True to begin with the events of the last minutes on PostgreSQL, and with later events on SQLite.
+            False to begin with the oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:

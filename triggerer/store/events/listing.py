@@ -190,7 +190,7 @@ async def _walk(
             break
         candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
         in_queue = QueuedAssetEvent.asset_event_id
-        # Look up the entries of each candidate if candidates are few. Otherwise read all entries in this range of ids.
+        # If candidates are few, look up the queue entries of each. Otherwise read all entries in this range of ids.
         are_few = 4 * count < highest - lowest
         entries = select(in_queue).where(
             in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest)

@@ -25,8 +25,8 @@ class LogLimit:
     system cannot free the middle of a file, only the beginning stays.
 
     Args:
-        log: A descriptor of the log, opened for appending. The caller closes it after the last look.
-        max_bytes: The most bytes that the log has on the disk, except for what was written since the last look.
+        log: A descriptor of the log, opened for appending. The caller closes it after the last call of `look`.
+        max_bytes: The most bytes that the log has on the disk after a call of `look`.
     """
 
     def __init__(self, log: int, max_bytes: int) -> None:

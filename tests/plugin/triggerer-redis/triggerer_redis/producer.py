@@ -71,8 +71,8 @@ class RedisSharedStreamProducer(SharedStreamProducer):
     """A lane is a stream. A failed entry is read again after a delay, and the later entries of its stream wait for it.
 
     Args:
-        group: The consumer group with the position, one in each stream.
-        start: "earliest" or "latest", the place where a new group begins to read.
+        group: The name of the consumer group that stores the position. Each stream has its own group of this name.
+        start: Where a new group begins to read, "earliest" or "latest".
     """
 
     lanes_advance_side_by_side = True

@@ -55,7 +55,10 @@ class WatchingTelling(Watching):
 
 @pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
-    """An earlier version skipped messages that the former group broadcast and advanced after the end was looked up."""
+    """An earlier version used the end of a lane that the former group had looked up.
+
+    So it skipped the messages that the former group broadcast and advanced after the look-up.
+    """
     scene, sink = Telling(), Sink()
     scene.publish("g", lane="x")
     scene.broker.seek(1, lane="x")

@@ -90,7 +90,7 @@ class Primary:
         *,
         statement_timeout_s: float | None = STATEMENT_TIMEOUT_S,
     ) -> Any:
-        """Return a new asyncpg connection to the first server of the URL that takes writes.
+        """Return a new asyncpg connection to the first of the URL's servers that takes writes.
 
         Args:
             statement_timeout_s: After this time a statement fails. None: a statement may take any time.

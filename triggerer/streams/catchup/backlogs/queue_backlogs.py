@@ -90,7 +90,7 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
-    # Let the reader begin at once, even while a message is being stored. At a limit of the store, the message is stored
+    # Let the reader begin at once, even while a message is being stored. If the store is full, it stores the message
     # only once the watcher has processed earlier messages. If the reader waited until then, it would wait for ever.
     backlog.is_stored = True
     backlogs.record_change(backlog)

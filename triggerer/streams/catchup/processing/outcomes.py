@@ -150,7 +150,7 @@ class Outcomes:
         self._move(backlog)
 
     def record_failure(self) -> None:
-        """Record that a failure is shown to users. When the next message passes, `on_success` is called to clear it."""
+        """Record that users see a failure. Once a message passes, `on_success` is called and clears the failure."""
         self._going_on = None
 
     def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:

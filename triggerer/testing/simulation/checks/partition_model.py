@@ -82,7 +82,7 @@ class Keyed:
     def is_due(
         self, key: str, arrived: AbstractSet[Arrival], at: datetime, *, has_run: bool
     ) -> bool:
-        """Whether the run of a key may start at that instant with the events that have arrived for it."""
+        """Whether the run of a key may start at an instant, with the events that have arrived for the key."""
         if has_run:
             return any(one.asset in self.assets for one in arrived)
         each = [self._has(asset, key, arrived, at) for asset in self.assets]

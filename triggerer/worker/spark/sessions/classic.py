@@ -267,7 +267,7 @@ def _launch(
 
 
 def _java_options(installation: Installation) -> list[str]:
-    """Return options for a JVM that starts fast for small jobs. Users set other options for long jobs."""
+    """Return options that favour a fast start over the speed of long jobs. Users set other options for long jobs."""
     quick = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
     return [*quick, *logging_options(installation)]
 

@@ -212,7 +212,10 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
 async def test_later_messages_of_a_standing_lane_are_not_derived_with_each_attempt(
     scene: Scene,
 ) -> None:
-    """Only the blocking message is tried (the simulation's seed 254: a slow store never finished the later ones)."""
+    """Each attempt tries only the blocking message.
+
+    In the simulation's seed 254 each attempt also tried the later messages, and a slow store never finished them.
+    """
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
