@@ -341,7 +341,7 @@ class SharedStreamProducer(ABC):
     # Hooks of a log, whose messages remain after they were read, and can be read again from any position.
 
     def get_position(self, broker_payload: Any) -> list[Any]:
-        """Return a message's position in its lane, if the source is a log. By default it is not.
+        """Return a message's position in its lane. Override this only if the source is a log.
 
         Returns:
             `[incarnation, number]`, as JSON. A recreated lane has another incarnation than its predecessor. The number

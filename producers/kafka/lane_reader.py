@@ -127,7 +127,7 @@ class LaneReader:
         return found if found is not None and found.committed.topic_id == topic_id else None
 
     async def _find_committed(self, cluster: Cluster) -> LaneInFlight | None:
-        """Return a lane that begins at the group's commit, as an assignment would; None if the group has no commit."""
+        """Return a lane that begins at the group's committed position; None if the group has committed none."""
         timeout_s = self._settings.commit_timeout_s
         try:
             with anyio.fail_after(timeout_s):

@@ -74,10 +74,10 @@ class _Acks:
 
 
 class Settler:
-    """Collects acknowledgements and messages to give back; `run` sends them.
+    """Collects the ids of messages to acknowledge or to give back; `run` sends the requests to Pub/Sub.
 
     A failed acknowledgement is repeated with growing delays while the message's lease lasts. If the lease ends first,
-    the message comes again, and its idempotency key absorbs the repeat. If a request fails for `ack_timeout_s`, the
+    the message comes again, and its idempotency key absorbs the repeat. If acknowledging fails for `ack_timeout_s`, the
     stream ends, because it would never advance. A failed request to give messages back is not repeated.
     """
 

@@ -61,10 +61,11 @@ async def measure_limits(
     watchers: int,
     rows_per_message: int,
 ) -> Limits:
-    """Measure the parts one after the other.
+    """Measure the parts of the service, one after the other.
 
     Args:
-        urls: The URLs of two empty databases, one for each raw insert. The loop of `series_rows` uses the first again.
+        urls: The URLs of two empty databases. The first is for `inserted_rows` and `series_rows`, the second for
+            `driver_rows`.
     """
     url, other_url = urls
     consumed, records = await _consume(bootstrap, topic, messages)

@@ -52,7 +52,7 @@ class TestFilesOfDirectory(ProducerConformance):
 
 
 class _FilesOfPattern(ProducerConformance):
-    """The hooks for both ways of claiming, which differ in the place of a file and in how it counts as committed."""
+    """The common hooks of two producers: one moves a file to claim it, the other remembers which files it has seen."""
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from triggerer.store.watchers.hosting import StreamLoad
 
 
 class Cluster:
-    """Instances that decide one after the other, and the owner of each stream. The owner of a free stream is None."""
+    """Instances that claim and release streams in turn, and each stream's owner. A free stream has the owner None."""
 
     def __init__(self, sizes: list[int], instances: int, capacity: int) -> None:
         self.sizes = {f"s{number:03}": size for number, size in enumerate(sizes)}

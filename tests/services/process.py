@@ -1,8 +1,8 @@
 """One server process: started, waited for, stopped or killed by its id, and started again.
 
 All methods are synchronous. A server lives for a whole session, but each async test has an event loop of its own, and
-a server must not depend on the loop that started it. An async test whose loop has to continue meanwhile uses
-`await asyncio.to_thread(server.stop)`.
+a server must not depend on the loop that started it. If a test's event loop must not block while the server stops, the
+test calls `await asyncio.to_thread(server.stop)`.
 """
 
 import asyncio

@@ -129,9 +129,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
-        """Wait for the store, and store that an attempt begins. Return whether this executor still has the run.
+        """Store that an attempt begins, once the store works. Return whether this executor still has the run.
 
-        Cancellation: The start may be stored already. Nothing is stored after the call has ended.
+        Cancellation: The beginning of the attempt may or may not be stored. Nothing is stored after the call has ended.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
         # After an unknown outcome the step is performed again. If it had succeeded, the repetition changes nothing.

@@ -63,9 +63,9 @@ def _target_of(url: str) -> Any:
 
 
 def _keep_its_log() -> None:
-    """Hide the log of Apprise, because the log contains parts of URLs. Apprise's results say why a sending failed.
+    """Keep Apprise's log out of the service's log, because Apprise's log contains parts of URLs.
 
-    No handler is removed: while another thread sends, Apprise has a handler of its own, which collects the reasons.
+    The handlers of Apprise's log stay. While a thread sends a message, one of them collects the reasons of failures.
     """
     logger = logging.getLogger("apprise")
     if logger.propagate:

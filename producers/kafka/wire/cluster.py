@@ -230,9 +230,9 @@ class Cluster:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition]:
-        """Return the group's commits by partition, where there are any.
+        """Return the group's committed positions, by partition. Partitions without a commit are left out.
 
-        This waits for the group's coordinator without a limit, so the caller sets a deadline.
+        The call waits for the group's coordinator without a limit, so the caller sets a deadline.
         """
         fetched = await guarded(
             self._coordinator.fetch_committed_offsets(list(partitions)),

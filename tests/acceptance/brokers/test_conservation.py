@@ -1,6 +1,6 @@
 """Nothing lost, nothing twice: a real broker, a real database, and everything killed now and then.
 
-`make soak` runs these in full; `make test` runs a share of them and says so.
+`make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def with_another_etag_each_time(server: Server) -> Callable[[Asked], Reply]:
 
 
 def with_last_modified_alone(server: Server) -> Callable[[Asked], Reply]:
-    """Send Last-Modified alone. New content appears within the second of the previous answer, so its date is equal."""
+    """Send Last-Modified without an ETag. New content has the old date, as if it appeared in the same second."""
     stamp = server.date = format_datetime(datetime.now(UTC), usegmt=True)
 
     def answer(asked: Asked) -> Reply:

@@ -1,6 +1,6 @@
-"""The network between the service and Kafka is cut, by resets and in silence: nothing lost, nothing twice.
+"""The network between the service and Kafka is cut, by resets and in silence: no message is lost or used twice.
 
-`make soak` runs it in full; `make test` runs a share of it.
+`make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Subscriptions of Pub/Sub, and everything killed and cut now and then: nothing lost, nothing twice, and keys in order.
 
-`make soak` runs it in full; `make test` runs a share of it. pstest keeps everything in memory, so it cannot be
-restarted. The tests cut its connections instead. With `PubSubDouble`, which keeps the service's rules, they also break
-streams.
+`make test-all` runs the short tests, and `make soak` runs the long ones.
+
+pstest keeps everything in memory, so it cannot be restarted. The tests cut its connections instead. With
+`PubSubDouble`, which keeps the service's rules, they also break streams.
 """
 
 from __future__ import annotations

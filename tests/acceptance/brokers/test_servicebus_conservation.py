@@ -1,6 +1,6 @@
 """Queues of Service Bus, and everything cut and killed now and then: nothing lost, nothing twice, sessions in order.
 
-`make soak` runs it in full; `make test` runs a share of it.
+`make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The service is killed and cut off from SQS: each message still makes one event, and groups stay in order.
 
-`make test` runs short versions of the tests, and `make soak` runs the full ones.
+`make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A FIFO queue by the service's rules; everything killed and restarted: nothing lost, nothing twice, groups in order.
 
 ElasticMQ keeps no order over a restart, so the test uses the double of `tests/services/sqs_double.py`, which does.
-`make soak` runs it in full; `make test` runs a share of it.
+`make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 
 from __future__ import annotations

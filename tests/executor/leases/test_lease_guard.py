@@ -359,8 +359,8 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)
-        # Processes that execute Python functions have groups of their own. On their own they would notice the end of
-        # the JVM, but at a load of 12 that once took three seconds. The kernel kills them without a processor.
+        # Processes that execute Python functions are in other process groups. They notice the end of the JVM and exit,
+        # but at a load of 12 that once took three seconds. The kernel kills them even while they are suspended.
         assert len({os.getpgid(one.pid) for one in family}) > 3
         for one in family:
             one.suspend()

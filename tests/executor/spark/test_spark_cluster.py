@@ -41,7 +41,8 @@ HOLDS = """
 
 @pytest.fixture
 async def cluster_house(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
-    # Set the driver's address and the Python of Spark's executors. The defaults are the host's, and the first on PATH.
+    # Set the driver's address and the Python of Spark's executors. By default Spark uses the host's address, and the
+    # first Python on PATH.
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)

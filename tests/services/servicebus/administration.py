@@ -21,8 +21,8 @@ class AdministrationDouble:
 
     Attributes:
         queues, subscriptions: By path, the counts of an entity: `{"Active": 3, "Scheduled": 1}`.
-        settings: The settings of each entity by path, with the names of its description: `{"MaxDeliveryCount": "10"}`.
-        status: The status of every answer. Only an answer with 200 has the entity.
+        settings: By path, the settings of an entity, named as in its description: `{"MaxDeliveryCount": "10"}`.
+        status: The status of every answer. Only an answer with the status 200 describes the entity.
         paths: The requested paths.
         authority: The certificate to trust.
     """

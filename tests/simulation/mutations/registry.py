@@ -109,7 +109,7 @@ def _package() -> list[ModuleType]:
 
 
 def answered(script: Script[T], answer: Callable[[Any, list[Any]], list[Any]]) -> Script[T]:
-    """Run a script whose steps get other rows: `answer` returns them, given the step and its true rows."""
+    """Run a script, but replace the rows of each step: `answer` gets the step and its true rows, and returns others."""
     steps: Generator[Any, list[Any], T] = script
     try:
         step = next(steps)

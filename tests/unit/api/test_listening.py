@@ -1,4 +1,4 @@
-"""Where the API listens: on loopback unless somebody protects it, and never on a port that is taken."""
+"""The API listens on loopback only, unless TLS or a proxy protects it, and refuses a port that is taken."""
 
 from __future__ import annotations
 

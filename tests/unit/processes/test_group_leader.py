@@ -29,7 +29,7 @@ os._exit(7)
 
 @pytest.fixture(autouse=True)
 def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The groups that were killed. Checks that the leader was not reaped before, and is reaped at the end."""
+    """The process groups that were killed. Checks that each group's leader is reaped, and only after the kill."""
     numbers: list[int] = []
     killpg = os.killpg
 

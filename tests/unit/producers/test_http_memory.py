@@ -103,7 +103,7 @@ def test_a_crash_before_the_state_gives_a_document_the_same_key_again() -> None:
 
 
 def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -> None:
-    """A delivered version may be stored although it is not settled: it must come again under the same number."""
+    """A version's event may be stored before a crash, so the version must come again under the same number."""
     memory = document()
     (up,) = take(memory, "up")
     memory.settle(up)

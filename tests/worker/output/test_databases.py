@@ -118,7 +118,8 @@ def test_of_two_attempts_that_are_alive_at_once_one_writes(
     moments = iter([True, False])
 
     def ask() -> bool:
-        # The first attempt asks its second question right before its commit. At this moment the second attempt writes.
+        # The first attempt asks twice whether it is current, the second time just before its commit. At that moment the
+        # second attempt writes.
         if not next(moments):
             second.append(try_again().jdbc(rows, orders.url, "orders", key=()))
         return True

@@ -1,4 +1,4 @@
-"""Each writer writes once in a real Spark: when it is repeated, in a former attempt, and in two attempts at once."""
+"""In a real Spark, each writer writes its rows only once, even if a try repeats or two attempts write at once."""
 
 from __future__ import annotations
 

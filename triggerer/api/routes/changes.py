@@ -35,7 +35,7 @@ _TOPICS: Final = {
 
 @reads("/changes", media_type="text/event-stream")
 async def changes(api: Api, access: Caller) -> ServerSentEvent:
-    """Send hints as server-sent events, at most one a second.
+    """Send server-sent events that name changed objects, at most one a second.
 
     An event `changes` has the data `{"runs": ["dag_a"], "events": [...], "dags": [...], "streams": ["<id>"],
     "backfills": [...]}`. The list `streams` has ids of streams, and the other lists have ids of DAGs; `["*"]` means

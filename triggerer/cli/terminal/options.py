@@ -69,7 +69,7 @@ LogicalDate = Annotated[
 
 
 def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime | None:
-    """Return the instant in UTC; end with exit code 2 if the text is no instant. A text without an offset is in UTC.
+    """Return the instant in UTC; end with exit code 2 if the text is no instant. Text without an offset means UTC.
 
     Args:
         also: Other values that the option accepts, for the message, such as `earliest or `.

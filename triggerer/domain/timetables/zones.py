@@ -67,7 +67,7 @@ def start_of_day(day: date, zone: tzinfo) -> datetime:
 
 
 def first_shown(wall: datetime, zone: tzinfo) -> datetime:
-    """Return, in the zone, the first instant at which its clock shows the time `wall` or later.
+    """Return the first instant at which the zone's clock shows the time `wall` or later, as a time in the zone.
 
     Args:
         wall: A clock time without a zone. If it occurs twice, its `fold` says which occurrence is meant.

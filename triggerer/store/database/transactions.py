@@ -226,9 +226,9 @@ class Database:
             self.availability.record_success(Use.WRITES)
 
     async def _changes_in_doubt(self, session: AsyncSession) -> int | None:
-        """Return how many rows the connection has changed since it was opened, or None.
+        """Return how many rows the connection has changed since it was opened.
 
-        Only an outage of writing on SQLite needs the number. In all other cases the result is None.
+        None: the database is not SQLite, or there is no outage of writing. Then nobody needs the number.
         """
         if self.path is None or not self.availability.has_outage(Use.WRITES):
             return None

@@ -232,8 +232,8 @@ def columns_of(
     Args:
         timestamp: An expression to select in place of the timestamp. None: the timestamp itself.
     """
-    # `extra` stays text. Decoding and encoding it for thousands of events would delay the event loop more than all else
-    # here.
+    # `extra` stays text. Decoding and encoding it for thousands of events would delay the event loop more than
+    # everything else in this function.
     postgresql = session.get_bind().dialect.name == "postgresql"
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
     return (

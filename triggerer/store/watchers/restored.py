@@ -51,7 +51,8 @@ async def set_back_watchers(
 ) -> list[SetBack]:
     """Store a replay request for each watcher with a shared stream.
 
-    A watcher gets no request if a request of a restore, with an equal or earlier start, is still open.
+    A watcher gets no request if an earlier restore has stored a request for it that is still open, and that starts at
+    the same time or before.
 
     Returns:
         All watchers that DAG files declare, sorted by asset and name.

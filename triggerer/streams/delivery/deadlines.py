@@ -108,7 +108,7 @@ class Deadlines:
 class _Advances:
     """Remembers when the deadlines' task first saw each awaited advance.
 
-    If the pump recorded start times, each event would cost more.
+    The pump does not record when an advance begins, because that would cost time for each event.
     """
 
     def __init__(self, pump: Pump, timeout: float) -> None:

@@ -6,10 +6,10 @@ A folder with outputs has the hidden folder `_triggerer`. Spark's readers ignore
     path/_triggerer/drafts/<name>.<mark>/...      a try's files, as Spark wrote them
     path/_triggerer/written/<name>.json           the commit: the draft's mark, and each file's final name
 
-The creation of the commit's file decides: if two tries are alive at once, only one of them can create this file. Then
-the draft's files are moved to their final names. An object store cannot move a file, so it copies the file and deletes
-the original. If a try dies during the moves, the next write to the folder, by any task, finishes the moves: the
-commit's file has the names of all files.
+A try commits its draft by creating the commit's file. If two tries are alive at once, only one of them can create this
+file. Then the draft's files are moved to their final names. An object store cannot move a file, so it copies the file
+and deletes the original. If a try dies during the moves, the next write to the folder, by any task, finishes the moves:
+the commit's file has the names of all files.
 
 A draft is deleted once it can no longer be committed: after another draft of the same output was committed, or after a
 week, because `commit` refuses a draft of that age. So no process deletes a draft that another process could commit at

@@ -329,9 +329,9 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(scene: Lively) -> None:
-    """Its row was deleted before the redelivery (the simulation's seed 2619).
+    """An earlier version deleted the position's row before the redelivery (the simulation's seed 2619).
 
-    So the message failed for all watchers, until the broker gave it up.
+    Then the message failed for all watchers, until the broker gave it up.
     """
     sink = scene.sink
     scene.broker.max_deliveries = 2

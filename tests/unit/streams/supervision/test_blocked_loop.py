@@ -1,7 +1,7 @@
 """A blocked event loop is reported with the trigger that blocks it and the line where it does.
 
-`time.sleep` is the stall under test, here and in the plugins below, or the time for which a process stays stopped.
-No test uses `time.sleep` to wait for something to happen: `until` does that.
+The tests call `time.sleep` to block the event loop on purpose, or to keep a process stopped for a time. To wait for a
+condition they call `until`.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Handover:
             self._is_looking = False
 
     async def _look_up_ends_once(self) -> None:
-        """Look up the ends once. A watcher that has read up to an end, and each broadcast since, has caught up."""
+        """Look up the lanes' ends. A watcher has caught up once it has read to the end and every later broadcast."""
         state = self._state
         assert state.producer is not None
         # Record ends only for the backlogs that exist before the look-up. Their lanes have a tail (the newest messages

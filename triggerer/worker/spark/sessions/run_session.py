@@ -1,4 +1,4 @@
-"""The Spark session of one run: on the worker's warm driver or on a driver of its own, with its waits and progress."""
+"""Opens the Spark session of one run, on the worker's warm driver or on a driver of its own, and reports progress."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from triggerer.streams.pending_limit import PendingLimit
 
 
 class HostileScene(Scene):
-    """The watcher "well" derives no event from "bad", so the runtime does not ask for that message's key for it."""
+    """The watcher "well" derives no event from the message "bad", so the runtime needs no key for such an event."""
 
     def __init__(self) -> None:
         super().__init__()
