@@ -60,7 +60,7 @@ class Deadlines:
         for subscriber in (*subscribers, *subscribers.departed):
             pending = subscriber.oldest_pending
             if pending is not None:
-                oldest = min(oldest, pending.overdue_since)
+                oldest = min(oldest, pending.broadcast_at)
         return oldest
 
     def _fail_overdue(self, at: float) -> None:
@@ -77,7 +77,7 @@ class Deadlines:
                     subscribers.fail(subscriber, self._not_resolved(subscriber))
         for subscriber in [*subscribers, *subscribers.departed]:
             while (derived := subscriber.oldest_pending) is not None:
-                if derived.overdue_since + self._timeout > at:
+                if derived.broadcast_at + self._timeout > at:
                     break
                 self._abandon(subscriber, derived)
         self._state.progress.signal()

@@ -257,7 +257,9 @@ class GroupState:
         reached = following(position)
         self.backlogs.mark_advanced(key, reached)
         for backlog in list(self.backlogs.live.get(key, ())):
-            if backlog.position == backlog.cursor and not is_before(reached, backlog.last_end):
+            if backlog.position == backlog.cursor and not is_before(
+                reached, backlog.position_before_gap
+            ):
                 self._end(backlog)
 
     def lowest_outstanding(self, lane: Hashable) -> Position | None:
@@ -359,7 +361,7 @@ class GroupState:
 
         Return False if that is unknown.
         """
-        end = backlog.last_end
+        end = backlog.position_before_gap
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
             return True

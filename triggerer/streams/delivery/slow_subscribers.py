@@ -32,7 +32,7 @@ class _Filled(NamedTuple):
     """The number of the newest event."""
     first: int
     """The number of the first of these events. -1: all events together fill at most half of the bound."""
-    before: int | None
+    before_newest: int | None
     """If the newest event alone fills more than half of the bound: the number of the event before it, or -1 if there is
     none. Otherwise None.
     """
@@ -257,7 +257,7 @@ class SlowSubscribers:
         for subscriber in self._subscribers:
             if subscriber.done > filled.first:
                 continue
-            if filled.before is None or subscriber.done <= filled.before or is_over:
+            if filled.before_newest is None or subscriber.done <= filled.before_newest or is_over:
                 yield subscriber
             else:
                 self._again_at = min(self._again_at, due)
@@ -285,9 +285,9 @@ def _find_filled(newest_first: Iterator[Entry], tail: Entry, half: int, half_byt
     for count, entry in enumerate(newest_first, 1):
         size_bytes += entry.size_bytes
         if count > half or size_bytes > half_bytes:
-            before = None
+            before_newest = None
             if count == 1:
                 last = next(newest_first, None)
-                before = -1 if last is None else last.seq
-            return _Filled(tail.seq, entry.seq, before, tail.broadcast_at)
+                before_newest = -1 if last is None else last.seq
+            return _Filled(tail.seq, entry.seq, before_newest, tail.broadcast_at)
     return _Filled(tail.seq, -1, None, tail.broadcast_at)

@@ -83,11 +83,11 @@ def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
     backlog = live_in(backlogs, position=7, cursor=7)
     backlog.gap, backlog.log_end = (["log", 4], ["log", 7]), 7
     backlogs.writes.move(backlog)
-    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 4)
+    assert (sink.changes[-1].position, sink.changes[-1].log_end) == (["log", 4], 4)
     sink.changes[-1].on_done(None)
     backlog.log_end = 9
     backlogs.writes.move(backlog)
-    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 9)
+    assert (sink.changes[-1].position, sink.changes[-1].log_end) == (["log", 4], 9)
     backlogs.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
     assert sink.changes[-1].position == ["log", 7]
 

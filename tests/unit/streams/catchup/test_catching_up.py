@@ -410,12 +410,12 @@ class Unmakeable(Watching):
 async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_comes(
     scene: Scene,
 ) -> None:
-    heads: list[int | None] = []
+    log_ends: list[int | None] = []
 
     class Noting(Sink):
         def submit_nowait(self, *given: Any) -> None:
             if isinstance(given[0], PositionChange):
-                heads.append(given[0].head)
+                log_ends.append(given[0].log_end)
             super().submit_nowait(*given)
 
     sink = Noting()
@@ -431,7 +431,7 @@ async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_co
         scene.publish(*range(10, 50))
         await sink.until(lambda: len(sink.derived(2)) == 52)
         with anyio.fail_after(10):
-            while heads[-1] != 52:
+            while log_ends[-1] != 52:
                 await checkpoint()
     assert sink.derived(1) == ["first", "second"]
 

@@ -29,19 +29,21 @@ _WAIT_S: Final = 2.0
 """How long one reading of the log for probes may last. At the lane's end it would otherwise wait for ever."""
 
 
-class _ProbeState:
+class _LaneProbes:
+    """The probes for one backlog's failed message: candidates, and outcomes so far."""
+
     __slots__ = (
         "candidates",
         "failed",
         "has_passed",
         "is_exhausted",
         "keys",
-        "tried",
+        "last_read",
         "without_evidence",
     )
 
     def __init__(self, position: Position) -> None:
-        self.tried = position
+        self.last_read = position
         """The position of the last message that was read for probes."""
         self.keys: set[str | None] = set()
         """The keys of a queue's probes that were chosen already."""
@@ -66,21 +68,21 @@ class Probes:
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
         self._state = state
         self._queue = queue
-        self._probes: dict[Backlog, _ProbeState] = {}
+        self._probes: dict[Backlog, _LaneProbes] = {}
 
     def is_due(self, backlog: Backlog) -> bool:
         """Return whether a probe must be tried before the lane's failed message is tried again."""
         if backlog.failures < self._state.settings.max_deliveries:
             return False
-        probe = self._probes.get(backlog)
-        return probe is None or not (
-            probe.has_passed or probe.is_exhausted or probe.failed >= _MOST_FAILED
+        probes = self._probes.get(backlog)
+        return probes is None or not (
+            probes.has_passed or probes.is_exhausted or probes.failed >= _MOST_FAILED
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
         """Return whether the filter has accepted a probe, so that the failed message must be poison."""
-        probe = self._probes.get(backlog)
-        return probe is not None and probe.has_passed
+        probes = self._probes.get(backlog)
+        return probes is not None and probes.has_passed
 
     async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
         """Return the next probe, or None if there is none now.
@@ -88,24 +90,24 @@ class Probes:
         Raises:
             Exception: The producer's error.
         """
-        probe = self._probes.get(backlog)
-        if probe is None:
-            probe = self._probes[backlog] = _ProbeState(backlog.cursor)
-        if not probe.candidates and probe.without_evidence < _MOST_WITHOUT_EVIDENCE:
+        probes = self._probes.get(backlog)
+        if probes is None:
+            probes = self._probes[backlog] = _LaneProbes(backlog.cursor)
+        if not probes.candidates and probes.without_evidence < _MOST_WITHOUT_EVIDENCE:
             if self._queue is None:
-                await self._fill(backlog, probe)
+                await self._fill(backlog, probes)
             else:
-                await self._fill_from_queue(backlog, probe, self._queue)
-        if probe.candidates:
-            return probe.candidates.popleft()
-        probe.is_exhausted = True
+                await self._fill_from_queue(backlog, probes, self._queue)
+        if probes.candidates:
+            return probes.candidates.popleft()
+        probes.is_exhausted = True
         return None
 
     def mark_failed(self, backlog: Backlog) -> None:
         """Record that the filter failed with a probe."""
-        probe = self._probes.get(backlog)
-        if probe is not None:
-            probe.failed += 1
+        probes = self._probes.get(backlog)
+        if probes is not None:
+            probes.failed += 1
 
     def mark_passed(self, backlog: Backlog, *, is_evidence: bool) -> None:
         """Record that the filter moved past a probe.
@@ -113,32 +115,32 @@ class Probes:
         Args:
             is_evidence: True if the filter derived an event from the probe, or rejected it.
         """
-        probe = self._probes.get(backlog)
-        if probe is not None:
-            probe.has_passed |= is_evidence
-            probe.without_evidence += not is_evidence
+        probes = self._probes.get(backlog)
+        if probes is not None:
+            probes.has_passed |= is_evidence
+            probes.without_evidence += not is_evidence
 
     def allow_more(self, backlog: Backlog) -> None:
         """Allow further probes, because the message failed again, and later messages may have arrived since."""
-        probe = self._probes.get(backlog)
-        if probe is not None:
-            probe.is_exhausted = False
-            probe.without_evidence = 0
+        probes = self._probes.get(backlog)
+        if probes is not None:
+            probes.is_exhausted = False
+            probes.without_evidence = 0
 
     def forget(self, backlog: Backlog) -> None:
         """Forget the lane's probes, because the failures for which they were tried no longer count."""
         self._probes.pop(backlog, None)
 
-    async def _fill(self, backlog: Backlog, probe: _ProbeState) -> None:
+    async def _fill(self, backlog: Backlog, probes: _LaneProbes) -> None:
         producer = self._state.producer
         assert producer is not None
         end = self._end_of(backlog)
-        found = await _read_some(producer, backlog.lane, following(probe.tried), end, _BATCH)
+        found = await _read_some(producer, backlog.lane, following(probes.last_read), end, _BATCH)
         if found:
-            probe.tried = found[-1].position
-        elif not (probe.failed or probe.without_evidence):
+            probes.last_read = found[-1].position
+        elif not (probes.failed or probes.without_evidence):
             found = await self._first_of_others(producer, backlog.lane)
-        probe.candidates.extend(found)
+        probes.candidates.extend(found)
 
     async def _first_of_others(
         self, producer: SharedStreamProducer, lane: Hashable
@@ -157,11 +159,11 @@ class Probes:
         return found
 
     async def _fill_from_queue(
-        self, backlog: Backlog, probe: _ProbeState, queue: QueueReader
+        self, backlog: Backlog, probes: _LaneProbes, queue: QueueReader
     ) -> None:
-        found = [one for one in await queue.others(backlog, _MOST) if one.key not in probe.keys]
-        probe.keys.update(one.key for one in found[:_BATCH])
-        probe.candidates.extend(found[:_BATCH])
+        found = [one for one in await queue.others(backlog, _MOST) if one.key not in probes.keys]
+        probes.keys.update(one.key for one in found[:_BATCH])
+        probes.candidates.extend(found[:_BATCH])
 
     def _end_of(self, backlog: Backlog) -> Position | None:
         newest = self._state.lane_tail_of(backlog.lane).newest

@@ -54,7 +54,7 @@ Readable = Message | QueueMessage
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
+class _LaneWaker:
     """Wakes the reader when a message is broadcast in the lane."""
 
     backlog_reader: BacklogReader
@@ -386,7 +386,7 @@ class BacklogReader:
             lane_tail = self._state.lane_tail_of(backlog.lane)
             if lane_tail.after(backlog.cursor, 1):
                 return False
-            lane_tail.wake_once(_Lane(self, backlog))
+            lane_tail.wake_once(_LaneWaker(self, backlog))
         since = anyio.current_time() if reading is None else reading.empty_since()
         is_first, patience_s = True, self._patience_s(backlog, reading)
         while True:
