@@ -55,7 +55,7 @@ class Deadlines:
         ledger, subscribers = self._state.ledger, self._subscribers
         oldest = now
         for subscriber in subscribers:
-            if subscriber.done < ledger.head:
+            if subscriber.done < ledger.next_seq:
                 oldest = min(oldest, ledger.entry(subscriber.done).broadcast_at)
         for subscriber in (*subscribers, *subscribers.departed):
             pending = subscriber.oldest_pending
@@ -71,7 +71,7 @@ class Deadlines:
         """
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):
-            if subscriber.done < ledger.head:
+            if subscriber.done < ledger.next_seq:
                 entry = ledger.entry(subscriber.done)
                 if entry.broadcast_at + self._timeout <= at:
                     subscribers.fail(subscriber, self._not_resolved(subscriber))

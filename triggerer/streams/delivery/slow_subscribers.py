@@ -93,13 +93,13 @@ class SlowSubscribers:
 
     def full_subscribers(self) -> list[Subscriber]:
         """Return the subscribers whose queue is full."""
-        limit = self._state.ledger.head - self._state.settings.subscriber_queue_size
+        limit = self._state.ledger.next_seq - self._state.settings.subscriber_queue_size
         return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
 
     def fail(self, subscriber: Subscriber, reason: str) -> None:
         ledger = self._state.ledger
         error = SubscriberOverflow(
-            f"{subscriber.name} fell {ledger.head - min(subscriber.done, ledger.head)} events"
+            f"{subscriber.name} fell {ledger.next_seq - min(subscriber.done, ledger.next_seq)} events"
             f" behind the shared stream {self._state.name}, and {reason}",
             hint="make its filter faster; if its queue was full, raise shared_stream_subscriber_queue_size",
         )
@@ -184,11 +184,11 @@ class SlowSubscribers:
             # Nothing would be broadcast even if a subscriber fell behind.
             return []
         lowest = ledger.lowest()
-        if lowest >= ledger.head:
+        if lowest >= ledger.next_seq:
             # Every subscriber has passed every event: the store or the broker is slow. This is the usual case.
             return []
         found: dict[Subscriber, None] = {}
-        if self.is_poll_paused and any(one.done >= ledger.head for one in self._subscribers):
+        if self.is_poll_paused and any(one.done >= ledger.next_seq for one in self._subscribers):
             found.update(dict.fromkeys(self.full_subscribers() or self._filling_stream()))
         for lane in lanes:
             tail = lane.tail

@@ -339,7 +339,7 @@ async def test_a_task_woken_as_the_lease_ended_neither_broadcasts_nor_advances(
         wake(service, upstream)
         service.manager.close_stream(one.key)
         await service.settle_down()
-        assert group.state.ledger.head == 1
+        assert group.state.ledger.next_seq == 1
         assert upstream.advanced == []
 
 
@@ -400,7 +400,7 @@ async def test_a_stop_that_comes_while_the_producer_resumes_is_not_forgotten(
         group.stop_pulling()
         gate.set()
         await service.settle_down()
-        assert group.state.ledger.head == 2
+        assert group.state.ledger.next_seq == 2
 
 
 async def test_a_watcher_that_is_deleted_as_its_back_off_ends_does_not_come_back(

@@ -78,7 +78,7 @@ def _enter(
     head = state.head_of(lane)
     # The watcher reads all outstanding messages of the lane again, even messages that its live filter has read.
     # Idempotency keys prevent repeated events.
-    place = [None, state.ledger.head if head is None else head.seq]
+    place = [None, state.ledger.next_seq if head is None else head.seq]
     backlog = backlogs.find(lane, watcher.watcher_id)
     if backlog is None:
         stored = StoredLane()

@@ -49,7 +49,7 @@ class FallingBehind:
         if position is not None:
             failed_in = state.failed_in
             failed_in[lane.key] = position
-            state.redelivered_before[lane.key] = state.ledger.head
+            state.redelivered_before[lane.key] = state.ledger.next_seq
             if len(failed_in) > self._look_through_at:
                 self._forget_empty_lanes()
                 # If many lanes fail at the same time, do not search them at each failure.
@@ -67,7 +67,7 @@ class FallingBehind:
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)
-            if until <= self._state.ledger.head and (lane is None or not lane.outstanding):
+            if until <= self._state.ledger.next_seq and (lane is None or not lane.outstanding):
                 del before[key], self._state.failed_in[key]
 
     @property

@@ -15,7 +15,7 @@ from triggerer.errors import PluginError
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.reading.lane_ends import find_positions
-from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage, QueueReader
 from triggerer.streams.delivery.group_state import GroupState
 
@@ -47,7 +47,7 @@ class _LaneProbes:
         """The position of the last message that was read for probes."""
         self.keys: set[str | None] = set()
         """The keys of a queue's probes that were chosen already."""
-        self.candidates: deque[Message | QueueMessage] = deque()
+        self.candidates: deque[LogMessage | QueueMessage] = deque()
         self.failed = 0
         self.without_evidence = 0
         self.has_passed = False
@@ -84,7 +84,7 @@ class Probes:
         probes = self._probes.get(backlog)
         return probes is not None and probes.has_passed
 
-    async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
+    async def next(self, backlog: Backlog) -> LogMessage | QueueMessage | None:
         """Return the next probe, or None if there is none now.
 
         Raises:
@@ -144,9 +144,9 @@ class Probes:
 
     async def _first_of_others(
         self, producer: SharedStreamProducer, lane: Hashable
-    ) -> list[Message]:
+    ) -> list[LogMessage]:
         """Return the first messages of some other lanes, one per lane. Search briefly: the watcher's lanes wait."""
-        clock, found = self._state.clock, list[Message]()
+        clock, found = self._state.clock, list[LogMessage]()
         firsts = await find_positions(producer, None)
         ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())
         until = clock.monotonic() + _WAIT_S
@@ -176,9 +176,9 @@ async def _read_some(
     position: Position,
     end: Position | None,
     most: int,
-) -> list[Message]:
+) -> list[LogMessage]:
     """Read up to `most` messages of a lane from `position` on. Stop after `_WAIT_S`, or at `end` if it is known."""
-    found: list[Message] = []
+    found: list[LogMessage] = []
     if end is not None and not is_before(position, end):
         return found
 
@@ -198,7 +198,7 @@ async def _read_some(
             )
         async with aclosing(pairs):
             async for event, payload in pairs:
-                found.append(Message(producer.get_position(payload), event, payload))
+                found.append(LogMessage(producer.get_position(payload), event, payload))
                 if len(found) >= most or is_at_end(following(found[-1].position)):
                     break
     return found

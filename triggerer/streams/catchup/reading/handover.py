@@ -184,7 +184,7 @@ class Handover:
         if backlog.stored_lane is not None:
             # The live filter continues with the next broadcast.
             is_settled = backlog.position == backlog.cursor
-            backlog.cursor = [None, state.ledger.head]
+            backlog.cursor = [None, state.ledger.next_seq]
             backlog.position = backlog.cursor if is_settled else backlog.position
         state.backlogs.go_live(backlog)
         state.store_position(backlog)
