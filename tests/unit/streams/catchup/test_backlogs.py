@@ -164,7 +164,7 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 @pytest.mark.parametrize("was_pulled_before", [False, True])
-def test_the_broker_is_advanced_to_what_has_failed_behind_others(
+def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_failed(
     *, was_pulled_before: bool
 ) -> None:
     """If 3 failed before, the messages are redelivered after 3, and the advance does not count (seed 2619)."""

@@ -339,7 +339,7 @@ async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(sce
             await scene.is_failing.wait()
         scene.is_quiet = True
         scene.may_fail.set()
-        await sink.until(lambda: bool(scene.told))
+        await sink.until(lambda: bool(scene.advanced))
         del scene.fails["sick"]
         await sink.until(lambda: sink.derived(SICK) == ["a"] and not sick.catching_up)
         scene.fails["sick"] = always

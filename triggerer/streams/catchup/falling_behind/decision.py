@@ -101,7 +101,7 @@ class FallingBehind:
             for watcher in failed
             if (source := state.source_of(watcher)) is not None
         }
-        behind, read = self._others(lane, position)
+        behind, read = self._catching_up_there(lane, position)
         if fences:
             if not state.may_fall_behind or lane.key in self._unsuitable:
                 return outcome
@@ -143,7 +143,9 @@ class FallingBehind:
             )
         }
 
-    def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
+    def _catching_up_there(
+        self, lane: Lane, position: Position
+    ) -> tuple[set[WatcherRef], set[WatcherRef]]:
         """Return the watchers behind at this message, and the watchers that read it while they caught up."""
         behind, read = set[WatcherRef](), set[WatcherRef]()
         for backlog in self._state.backlogs.by_lane.get(lane.key, {}).values():

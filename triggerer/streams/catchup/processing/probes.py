@@ -139,10 +139,10 @@ class Probes:
         if found:
             probes.last_read = found[-1].position
         elif not (probes.failed or probes.without_evidence):
-            found = await self._first_of_others(producer, backlog.lane)
+            found = await self._first_of_other_lanes(producer, backlog.lane)
         probes.candidates.extend(found)
 
-    async def _first_of_others(
+    async def _first_of_other_lanes(
         self, producer: SharedStreamProducer, lane: Hashable
     ) -> list[LogMessage]:
         """Return the first messages of some other lanes, one per lane. Search briefly: the watcher's lanes wait."""
@@ -161,7 +161,11 @@ class Probes:
     async def _fill_from_queue(
         self, backlog: Backlog, probes: _LaneProbes, queue: QueueReader
     ) -> None:
-        found = [one for one in await queue.others(backlog, _MOST) if one.key not in probes.keys]
+        found = [
+            one
+            for one in await queue.probe_candidates(backlog, _MOST)
+            if one.key not in probes.keys
+        ]
         probes.keys.update(one.key for one in found[:_BATCH])
         probes.candidates.extend(found[:_BATCH])
 
