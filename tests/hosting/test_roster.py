@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.hosting.roster import Difference, Placed, Roster
+from triggerer.hosting.roster import Difference, HostedTrigger, Roster
 from triggerer.store.watchers.hosting import TriggerRow
 from triggerer.streams import Member
 
@@ -21,14 +21,14 @@ def difference(before: list[TriggerRow], after: list[TriggerRow]) -> Difference:
     roster = Roster()
     for one in before:
         # The roster needs members only to tell them apart, so any object will do.
-        roster.place(Placed(one, FENCE, cast("Member", object())))
+        roster.add(HostedTrigger(one, FENCE, cast("Member", object())))
     return roster.difference(after)
 
 
 def ids(found: Difference) -> tuple[list[int], list[int], list[int]]:
     """Return the ids of the triggers that are gone, changed and new."""
     return (
-        [placed.row.trigger_id for placed in found.gone],
+        [hosted.row.trigger_id for hosted in found.gone],
         [one.trigger_id for _, one in found.changed],
         [one.trigger_id for one in found.new],
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triggerer.domain.events import Fence
-from triggerer.hosting.stream_division import Division, divide
+from triggerer.hosting.stream_division import StreamDivision, divide
 from triggerer.store.watchers.hosting import StreamLoad
 
 
@@ -19,7 +19,7 @@ class Cluster:
         self.instances = [f"i{number}" for number in range(instances)]
         self.capacity = capacity
 
-    def decide(self, me: str) -> Division:
+    def decide(self, me: str) -> StreamDivision:
         return divide(
             [StreamLoad(digest, size, self.owner[digest]) for digest, size in self.sizes.items()],
             me=me,

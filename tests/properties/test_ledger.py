@@ -77,7 +77,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(lane=st.integers(0, 2), size_bytes=SIZES, data=st.data())
     def broadcast(self, lane: int, size_bytes: int, data: st.DataObject) -> None:
-        seq = self.ledger.head
+        seq = self.ledger.next_seq
         before = self._outstanding_bytes(lane)
         self.ledger.broadcast_in_lane(seq, seq, lane, 0.0, size_bytes)
         self.entries[seq] = self.ledger.entries[-1]
@@ -118,7 +118,7 @@ class LedgerMachine(RuleBasedStateMachine):
         member = LedgerMember()
         self.ledger.join(member, was_absent=False)
         self.members[self.count] = self.everybody[self.count] = member
-        self.positions[self.count] = self.ledger.head
+        self.positions[self.count] = self.ledger.next_seq
 
     @precondition(lambda self: self.members)
     @rule(data=st.data(), events=st.integers(0, 2), may_rest=st.booleans())
@@ -128,7 +128,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if who in self.resting:
             return
         self._move_past(who)
-        if self.positions[who] == self.ledger.head:
+        if self.positions[who] == self.ledger.next_seq:
             if may_rest:
                 self.resting.add(who)
                 self.ledger.mark_idle(member)
@@ -194,7 +194,7 @@ class LedgerMachine(RuleBasedStateMachine):
             member = LedgerMember()
             self.ledger.join(member, was_absent=True)
             self.members[self.count] = self.everybody[self.count] = member
-            self.positions[self.count] = self.ledger.head
+            self.positions[self.count] = self.ledger.next_seq
         else:
             self.ledger.remove_absent()
 
@@ -284,7 +284,7 @@ class LedgerMachine(RuleBasedStateMachine):
         in_flight = sum(len(batch) for _, batch in self.advancing)
         assert self.lanes.outstanding == len(self.model) - advanced + in_flight
         assert self.lanes.outstanding == sum(lane.outstanding for lane in self.lanes)
-        assert self.ledger.head - self.ledger.base == len(self.ledger.events)
+        assert self.ledger.next_seq - self.ledger.base == len(self.ledger.events)
         assert set(self.lanes.full) == self.full
         assert all(self._outstanding(lane) == one.outstanding for lane, one in self._known())
         for lane, one in self._known():

@@ -59,11 +59,11 @@ def test_a_function_is_replaced_in_each_module_that_has_imported_it() -> None:
 
 
 def test_a_property_is_replaced_by_a_property() -> None:
-    right = vars(Backlog)["last_end"]
+    right = vars(Backlog)["position_before_gap"]
     with MUTATIONS["a_row_stays_before_positions_without_a_message"].planted():
-        assert isinstance(vars(Backlog)["last_end"], property)
-        assert vars(Backlog)["last_end"] is not right
-    assert vars(Backlog)["last_end"] is right
+        assert isinstance(vars(Backlog)["position_before_gap"], property)
+        assert vars(Backlog)["position_before_gap"] is not right
+    assert vars(Backlog)["position_before_gap"] is right
 
 
 def test_a_new_seed_is_stated_with_the_mutation_alone(

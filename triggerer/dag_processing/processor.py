@@ -21,7 +21,7 @@ from triggerer.dag_processing.parsers import Parsers
 from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
 from triggerer.dag_processing.watching import FolderWatch
-from triggerer.domain.dag_files.merging import Incumbents, defining_less, merge
+from triggerer.domain.dag_files.merging import Incumbents, files_with_lost_definitions, merge
 from triggerer.domain.dag_files.parsed import ParsedFile, Problem
 from triggerer.errors import RowRefused, TransientStoreError
 from triggerer.observability.logging_setup import names_if_few
@@ -306,7 +306,7 @@ class DagProcessor:
         seen = self._seen
         # While a file is parsed again, its known definitions come from an older version.
         unstable = {*self._changing, *self._parser.unanswered}
-        self._withheld = defining_less(unstable, self._parsed.values(), incumbents)
+        self._withheld = files_with_lost_definitions(unstable, self._parsed.values(), incumbents)
         known: dict[str, None] = dict.fromkeys(
             path for path in incumbents.files if seen.hides(path)
         )

@@ -180,7 +180,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SparkProgress:
     """How far the Spark work of a running attempt is, as Spark counts it. Short stages may be missing."""
 
     stages: int
@@ -232,7 +232,7 @@ class StageProgress:
 class TaskProgress:
     """How far the Spark work of a task's last try is, or was when the try ended."""
 
-    total: Progress
+    total: SparkProgress
     newest_stages: tuple[StageProgress, ...]
     """The newest stages, oldest first. `total` also counts the stages before them."""
 
@@ -247,7 +247,7 @@ class TaskProgress:
         for stage in stages:
             stage |= {name: _instant(stage[name]) for name in ("started_at", "ended_at")}
         return cls(
-            Progress(**known_fields(Progress, document["total"])),
+            SparkProgress(**known_fields(SparkProgress, document["total"])),
             tuple(StageProgress(**known_fields(StageProgress, one)) for one in stages),
         )
 
@@ -256,7 +256,7 @@ class TaskProgress:
 class RunProgress:
     """How far the Spark work of a running attempt is, in total and for each running task."""
 
-    total: Progress
+    total: SparkProgress
     tasks: Mapping[str, TaskProgress]
     """The progress of each running task, by task id."""
 

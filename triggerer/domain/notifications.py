@@ -55,7 +55,7 @@ class Occurrence:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of the occurrence's object in a mapping of `Told`."""
+        """The key of the occurrence's object in a mapping of `LastNotification`."""
         return self.event.value, self.subject
 
 
@@ -68,7 +68,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class NotificationText:
     """A message to people, as plain text."""
 
     title: str
@@ -77,7 +77,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LastNotification:
     """The last message about an object."""
 
     at: datetime
@@ -101,19 +101,19 @@ class Decision:
 
 def decide(
     occurrences: Sequence[Occurrence],
-    told: Mapping[tuple[str, str], Told],
+    last_notified: Mapping[tuple[str, str], LastNotification],
     digest_at: datetime | None,
     now: datetime,
 ) -> Decision:
     """Choose the occurrences to report now. The store will find the other occurrences again.
 
     Args:
-        told: The last message about each object, by `Occurrence.key`.
+        last_notified: The last message about each object, by `Occurrence.key`.
         digest_at: When the last digest was made. None: no digest was made.
     """
-    recent = {key for key, one in told.items() if now - one.at < QUIET}
+    recent = {key for key, one in last_notified.items() if now - one.at < QUIET}
     due = [one for one in occurrences if one.key not in recent]
-    singles = sum(told[key].is_single for key in recent)
+    singles = sum(last_notified[key].is_single for key in recent)
     if singles + len(due) <= MOST_SINGLE:
         return Decision(single=due)
     if digest_at is None or now - digest_at >= QUIET:

@@ -331,9 +331,9 @@ class TriggerHost:
     def _forget(self, digest: str) -> None:
         """Stop the stream at once, and resolve nothing."""
         self._owned.pop(digest, None)
-        for placed in self._roster.on_stream(digest):
-            self._roster.drop(placed)
-            self._manager.abandon(placed.member)
+        for hosted in self._roster.on_stream(digest):
+            self._roster.drop(hosted)
+            self._manager.abandon(hosted.member)
         self._manager.close_stream_known_as(digest)
 
     # Stopping

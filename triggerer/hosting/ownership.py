@@ -16,7 +16,7 @@ from triggerer.domain.events import Fence
 from triggerer.domain.watchers.stream_marks import StoredMark
 from triggerer.errors import StoreUnavailable
 from triggerer.hosting.queries import HostingQueries, LeaseQueries, MarkQueries
-from triggerer.hosting.stream_division import Division, divide
+from triggerer.hosting.stream_division import StreamDivision, divide
 from triggerer.processes.own_lease import OwnLease
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
@@ -198,7 +198,7 @@ class Ownership:
         await self._queries.reset_to_waiting(session, digests, self._instance_id)
         announce(session, Signal.STREAMS_CHANGED, *digests)
 
-    async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
+    async def _claim(self, session: AsyncSession, division: StreamDivision) -> list[Fence]:
         """Claim streams up to our share, then the streams that no other instance would claim.
 
         A stream is not claimed if this instance has no room for its triggers.

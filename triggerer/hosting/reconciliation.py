@@ -10,7 +10,7 @@ from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.hosting.pending_writes import Unwritten
 from triggerer.hosting.preparation import Preparation
 from triggerer.hosting.queries import HostingQueries
-from triggerer.hosting.roster import Difference, Placed, Roster, source_of
+from triggerer.hosting.roster import Difference, HostedTrigger, Roster, source_of
 from triggerer.hosting.watcher_states import StateWriter
 from triggerer.store.database.transactions import Database
 from triggerer.store.watchers.hosting import TriggerRow
@@ -77,25 +77,25 @@ class Reconciliation:
         """Change the hosted triggers. The removals come first."""
         owned_rows = [row for row in difference.new if row.stream_digest in owned]
         specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
-        for placed in difference.gone:
+        for hosted in difference.gone:
             # A watcher that is still declared gets a new trigger, which must receive the unresolved messages. Any other
             # watcher was deleted, and misses nothing.
-            self._roster.drop(placed)
-            outliving = difference.outliving(placed)
-            if 0 < len(outliving) < len(placed.row.watchers):
-                source, name = EventSource(outliving, placed.fence), placed.member.name
-                self._manager.replace_source(placed.member, source, name=name)
-            self._manager.remove(placed.member, on_purpose=not outliving)
-        for placed, row in difference.changed:
-            placed.row = row
-            source = source_of(row, placed.fence)
-            self._manager.replace_source(placed.member, source, name=row.display_name)
-            self._states.mark_changed(placed.member)
-        for placed, row in difference.replays_parked:
-            self._manager.replay_parked(placed.member, row.stored_lanes)
+            self._roster.drop(hosted)
+            outliving = difference.outliving(hosted)
+            if 0 < len(outliving) < len(hosted.row.watchers):
+                source, name = EventSource(outliving, hosted.fence), hosted.member.name
+                self._manager.replace_source(hosted.member, source, name=name)
+            self._manager.remove(hosted.member, on_purpose=not outliving)
+        for hosted, row in difference.changed:
+            hosted.row = row
+            source = source_of(row, hosted.fence)
+            self._manager.replace_source(hosted.member, source, name=row.display_name)
+            self._states.mark_changed(hosted.member)
+        for hosted, row in difference.replays_parked:
+            self._manager.replay_parked(hosted.member, row.stored_lanes)
         members = self._manager.add(specs)
         for row, member in zip(owned_rows, members, strict=True):
-            self._roster.place(Placed(row, owned[row.stream_digest], member))
+            self._roster.add(HostedTrigger(row, owned[row.stream_digest], member))
             self._states.mark_changed(member)
         for row in difference.rewound:
             if (asked := self._roster.find(row)) is not None:

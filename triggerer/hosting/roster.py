@@ -15,7 +15,7 @@ from triggerer.streams.supervision.member import MemberState
 
 
 @dataclass(slots=True)
-class Placed:
+class HostedTrigger:
     """A hosted trigger, its row, and the lease under which it runs."""
 
     row: TriggerRow
@@ -27,22 +27,22 @@ class Placed:
 class Difference:
     """The changes that make the hosted triggers match the rows in the store. Removals must come first."""
 
-    gone: list[Placed]
+    gone: list[HostedTrigger]
     """Triggers to remove."""
-    changed: list[tuple[Placed, TriggerRow]]
+    changed: list[tuple[HostedTrigger, TriggerRow]]
     """Triggers whose watchers have changed: some were deleted, or are new."""
     new: list[TriggerRow]
     """Triggers to add."""
-    replays_parked: list[tuple[Placed, TriggerRow]]
+    replays_parked: list[tuple[HostedTrigger, TriggerRow]]
     """Hosted triggers with watchers whose parked messages are being replayed."""
     alive: Collection[int] = frozenset()
     """The ids of the watchers that are still declared although their trigger is removed."""
     rewound: Collection[TriggerRow] = ()
     """Triggers with watchers for which an operator asked to replay the log."""
 
-    def outliving(self, placed: Placed) -> tuple[WatcherRef, ...]:
+    def outliving(self, hosted: HostedTrigger) -> tuple[WatcherRef, ...]:
         """Return the watchers of a removed trigger that are still declared. Its other watchers were deleted."""
-        return tuple(one for one in placed.row.watchers if one.watcher_id in self.alive)
+        return tuple(one for one in hosted.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
         """Return the changes for those streams whose new triggers are all ready.
@@ -66,33 +66,33 @@ class Roster:
     """The triggers that this instance hosts, by id."""
 
     def __init__(self) -> None:
-        self._placed: dict[int, Placed] = {}
-        self._by_member: dict[Member, Placed] = {}
-        self._by_stream: dict[str, dict[int, Placed]] = {}
+        self._hosted: dict[int, HostedTrigger] = {}
+        self._by_member: dict[Member, HostedTrigger] = {}
+        self._by_stream: dict[str, dict[int, HostedTrigger]] = {}
 
-    def place(self, placed: Placed) -> None:
-        self._placed[placed.row.trigger_id] = placed
-        self._by_member[placed.member] = placed
-        self._by_stream.setdefault(placed.fence.stream_digest, {})[placed.row.trigger_id] = placed
+    def add(self, hosted: HostedTrigger) -> None:
+        self._hosted[hosted.row.trigger_id] = hosted
+        self._by_member[hosted.member] = hosted
+        self._by_stream.setdefault(hosted.fence.stream_digest, {})[hosted.row.trigger_id] = hosted
 
-    def of(self, member: Member) -> Placed | None:
-        """Return the placement of a member. None: this instance no longer hosts the member."""
+    def of(self, member: Member) -> HostedTrigger | None:
+        """Return the hosted trigger of a member. None: this instance no longer hosts the member."""
         return self._by_member.get(member)
 
-    def find(self, row: TriggerRow) -> Placed | None:
-        """Return the placement of a row's trigger. None: the trigger is not hosted on the row's stream."""
-        placed = self._placed.get(row.trigger_id)
-        return None if placed is None or placed.fence.stream_digest != row.stream_digest else placed
+    def find(self, row: TriggerRow) -> HostedTrigger | None:
+        """Return the hosted trigger of a row. None: the trigger is not hosted on the row's stream."""
+        hosted = self._hosted.get(row.trigger_id)
+        return None if hosted is None or hosted.fence.stream_digest != row.stream_digest else hosted
 
-    def drop(self, placed: Placed) -> None:
-        self._placed.pop(placed.row.trigger_id, None)
-        self._by_member.pop(placed.member, None)
-        siblings = self._by_stream.get(placed.fence.stream_digest, {})
-        siblings.pop(placed.row.trigger_id, None)
+    def drop(self, hosted: HostedTrigger) -> None:
+        self._hosted.pop(hosted.row.trigger_id, None)
+        self._by_member.pop(hosted.member, None)
+        siblings = self._by_stream.get(hosted.fence.stream_digest, {})
+        siblings.pop(hosted.row.trigger_id, None)
         if not siblings:
-            self._by_stream.pop(placed.fence.stream_digest, None)
+            self._by_stream.pop(hosted.fence.stream_digest, None)
 
-    def on_stream(self, digest: str) -> list[Placed]:
+    def on_stream(self, digest: str) -> list[HostedTrigger]:
         return list(self._by_stream.get(digest, {}).values())
 
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
@@ -119,16 +119,16 @@ class Roster:
         The removal fails the messages that the trigger has not resolved, so its watchers receive them again.
         """
         wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
-        placed = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._placed.values()}
-        pairs = {key: (p, wanted[key]) for key, p in placed.items() if key in wanted}
+        hosted = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._hosted.values()}
+        pairs = {key: (p, wanted[key]) for key, p in hosted.items() if key in wanted}
         others = {key for key, (p, row) in pairs.items() if p.row.watchers != row.watchers}
         if others:
-            moved = _moved([p.row for p in placed.values()], rows)
+            moved = _moved([p.row for p in hosted.values()], rows)
             for key in others:
                 p, row = pairs[key]
                 if not moved.isdisjoint({*p.row.watchers} ^ {*row.watchers}):
                     del pairs[key]
-        gone = [p for key, p in placed.items() if key not in pairs]
+        gone = [p for key, p in hosted.items() if key not in pairs]
         changed = [pairs[key] for key in wanted if key in pairs and key in others]
         new = [row for key, row in wanted.items() if key not in pairs]
         parked = [pairs[key] for key, row in wanted.items() if key in pairs and row.stored_lanes]
@@ -154,17 +154,21 @@ def source_of(row: TriggerRow, fence: Fence) -> EventSource:
     return EventSource(row.watchers, fence)
 
 
-def states_of(placed: Placed, error_before: BaseException | None = None) -> list[WatcherState]:
+def states_of(
+    hosted: HostedTrigger, error_before: BaseException | None = None
+) -> list[WatcherState]:
     """Return the shown states of a hosted trigger's watchers.
 
     Args:
         error_before: The error of the trigger's last failure, as long as the trigger does not count as working again.
     """
-    return [_state_of(placed, watcher.watcher_id, error_before) for watcher in placed.row.watchers]
+    return [_state_of(hosted, watcher.watcher_id, error_before) for watcher in hosted.row.watchers]
 
 
-def _state_of(placed: Placed, watcher_id: int, error_before: BaseException | None) -> WatcherState:
-    member = placed.member
+def _state_of(
+    hosted: HostedTrigger, watcher_id: int, error_before: BaseException | None
+) -> WatcherState:
+    member = hosted.member
     state, error = str(member.state), member.error
     if error_before is not None and member.state is MemberState.RUNNING:
         state, error = str(MemberState.FAILING), error_before
@@ -175,7 +179,7 @@ def _state_of(placed: Placed, watcher_id: int, error_before: BaseException | Non
         why = "; ".join(filter(None, (member.standing, member.refusals.latest)))
         stands = hide_known(storable_text(why))
         failing = str(MemberState.FAILING)
-        return WatcherState(watcher_id, placed.row.trigger_id, failing, stands, placed.fence)
+        return WatcherState(watcher_id, hosted.row.trigger_id, failing, stands, hosted.fence)
     refused = member.refusals.latest
     if (replay_error := member.replay_errors.get(watcher_id)) is not None:
         refused = f"it was not rewound: {error_text(replay_error)}"
@@ -184,9 +188,9 @@ def _state_of(placed: Placed, watcher_id: int, error_before: BaseException | Non
     said = None if refused is None else hide_known(storable_text(refused))
     return WatcherState(
         watcher_id,
-        placed.row.trigger_id,
+        hosted.row.trigger_id,
         state,
         said if error is None else error_text(error),
-        placed.fence,
+        hosted.fence,
         None if error is None else traceback_text(error),
     )

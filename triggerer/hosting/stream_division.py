@@ -10,7 +10,7 @@ from triggerer.store.watchers.hosting import StreamLoad
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class StreamDivision:
     """The decision of one instance. Every other instance makes its own decision, from the same rows."""
 
     release: tuple[Fence, ...]
@@ -55,7 +55,7 @@ def divide(
     instances: Collection[str],
     owned: Sequence[Fence],
     capacity: int,
-) -> Division:
+) -> StreamDivision:
     """Divide the streams among the instances: equal numbers of streams, as far as the instances have room for triggers.
 
     The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
@@ -101,7 +101,7 @@ def divide(
         for s in streams
         if s.owner is None and s.may_open and s.digest not in mine
     }
-    return Division(
+    return StreamDivision(
         release=tuple(release),
         claim=max(share - kept, 0),
         free=free,

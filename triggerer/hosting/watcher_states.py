@@ -88,7 +88,7 @@ class StateWriter:
     def _collect(self, dirty: Iterable[Member]) -> list[WatcherState]:
         states: list[WatcherState] = []
         for member in dirty:
-            placed = self._roster.of(member)
-            if placed is not None and member.state is not MemberState.ENDED:
-                states.extend(states_of(placed, self._attempts.error_before(member)))
+            hosted = self._roster.of(member)
+            if hosted is not None and member.state is not MemberState.ENDED:
+                states.extend(states_of(hosted, self._attempts.error_before(member)))
         return states

@@ -11,7 +11,7 @@ import logging
 import re
 from typing import Any, Final
 
-from triggerer.domain.notifications import Message
+from triggerer.domain.notifications import NotificationText
 from triggerer.errors import ConfigurationError
 from triggerer.observability.redaction import HIDDEN
 
@@ -38,7 +38,7 @@ def is_understood(url: str) -> bool:
     return _target_of(url) is not None
 
 
-def send(url: str, message: Message) -> str | None:
+def send(url: str, message: NotificationText) -> str | None:
     """Send a message to one target. Blocks until the target has answered; any thread may call this.
 
     Returns:
@@ -73,7 +73,7 @@ def _keep_its_log() -> None:
         logger.propagate = False
 
 
-def _notify(target: Any, message: Message) -> str | None:
+def _notify(target: Any, message: NotificationText) -> str | None:
     import apprise
 
     sender = apprise.Apprise()

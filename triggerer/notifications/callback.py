@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from triggerer.domain.notifications import Message
+from triggerer.domain.notifications import NotificationText
 from triggerer.errors import DagError, NotificationFailed
 
 Callback = Callable[[Mapping[str, Any]], None]
@@ -46,7 +46,7 @@ def _is_target(given: object) -> bool:
     return isinstance(given, str) and ("://" in given or given.startswith(("env:", "file:")))
 
 
-def _message_about(context: Mapping[str, Any]) -> Message:
+def _message_about(context: Mapping[str, Any]) -> NotificationText:
     # Import the modules only when a message is sent, because most processes that import a DAG file send no message.
     from triggerer.notifications.texts import Writer
 
@@ -56,7 +56,7 @@ def _message_about(context: Mapping[str, Any]) -> Message:
     return writer.write_end(run.dag_id, run.run_id, context["state"], context["error"], now)
 
 
-def _notify_all(written: Sequence[str], message: Message) -> None:
+def _notify_all(written: Sequence[str], message: NotificationText) -> None:
     """Send the message to all targets.
 
     Raises:
@@ -82,7 +82,7 @@ def _resolved(written: Sequence[str]) -> list[str]:
     return [resolve(one, "notify()", os.environ, base) for one in written]
 
 
-def _send(url: str, message: Message) -> str | None:
+def _send(url: str, message: NotificationText) -> str | None:
     """Send the message, in up to three attempts; return the error of the last attempt, or None after a success."""
     from triggerer.notifications.apprise_library import send
 

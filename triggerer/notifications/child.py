@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from triggerer.domain.notifications import Message
+from triggerer.domain.notifications import NotificationText
 from triggerer.notifications.apprise_library import is_understood, send
 from triggerer.processes.ipc import ChildChannel, connect_to_parent
 
@@ -32,7 +32,7 @@ def _send_all(channel: ChildChannel, targets: Sequence[dict[str, Any]]) -> None:
 
     def send_to(target: dict[str, Any]) -> None:
         for one in target["messages"]:
-            error = send(target["url"], Message(**one["message"]))
+            error = send(target["url"], NotificationText(**one["message"]))
             with turn:
                 channel.send({"type": "outcome", "id": one["id"], "error": error})
             if error is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import anyio
 
-from triggerer.domain.notifications import Message
+from triggerer.domain.notifications import NotificationText
 from triggerer.errors import ConfigurationError
 from triggerer.notifications.apprise_library import require_apprise
 from triggerer.processes.child_process import ChildProcess
@@ -19,7 +19,7 @@ from triggerer.processes.ipc import ChannelClosed
 _MODULE: Final = "triggerer.notifications.child"
 _CHECK_TIMEOUT: Final = timedelta(seconds=60)
 
-Numbered = tuple[int, Message]
+Numbered = tuple[int, NotificationText]
 """A message with its id."""
 OnOutcome = Callable[[int, str | None], Awaitable[None]]
 """Called with the id of a message and the error; None: the target accepted the message."""

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from triggerer.domain.instants import readable
-from triggerer.domain.notifications import Event, Message, Occurrence, Severity
+from triggerer.domain.notifications import Event, NotificationText, Occurrence, Severity
 from triggerer.domain.text.one_line import one_line
 from triggerer.observability.redaction import redact_text
 
@@ -30,12 +30,12 @@ class Writer:
         self._origin = origin
         self._page = page
 
-    def write(self, one: Occurrence) -> Message:
+    def write(self, one: Occurrence) -> NotificationText:
         """Write the message about one occurrence."""
         severity = Severity.SUCCESS if one.is_over else Severity.FAILURE
-        return Message(_headline(one), "\n".join(self._lines(one)), severity.value)
+        return NotificationText(_headline(one), "\n".join(self._lines(one)), severity.value)
 
-    def write_digest(self, many: Sequence[Occurrence]) -> Message:
+    def write_digest(self, many: Sequence[Occurrence]) -> NotificationText:
         """Write one message about several occurrences."""
         is_good = all(one.is_over for one in many)
         lines = [f"- {_summary(one)}" for one in many[:_MOST_LISTED]]
@@ -45,17 +45,17 @@ class Writer:
         lines += [f"Look: {command}" for command in commands]
         lines += self._ending("/")
         severity = Severity.SUCCESS if is_good else Severity.FAILURE
-        return Message(_digest_title(many), "\n".join(lines), severity.value)
+        return NotificationText(_digest_title(many), "\n".join(lines), severity.value)
 
-    def write_test(self) -> Message:
+    def write_test(self) -> NotificationText:
         """Write the message of `triggerer notify test`."""
         body = "Nothing is wrong: somebody called `triggerer notify test`."
         lines = [body, *self._ending("/")]
-        return Message("triggerer: test", "\n".join(lines), Severity.INFO.value)
+        return NotificationText("triggerer: test", "\n".join(lines), Severity.INFO.value)
 
     def write_end(
         self, dag_id: str, run_id: str, state: str, error: str | None, now: datetime
-    ) -> Message:
+    ) -> NotificationText:
         """Write the message about the end of one run, for a DAG's own callback."""
         if state == "failed":
             return self.write(
@@ -63,7 +63,7 @@ class Writer:
             )
         lines = [f"Ended at {readable(now)}.", *self._ending("/")]
         title = f"DAG {dag_id}: run {run_id} ended with {state}"
-        return Message(title, "\n".join(lines), Severity.SUCCESS.value)
+        return NotificationText(title, "\n".join(lines), Severity.SUCCESS.value)
 
     def _lines(self, one: Occurrence) -> Iterator[str]:
         yield _since(one)

@@ -44,13 +44,13 @@ class RecentRefusals:
         self._clock = clock
         self._refused_at: dict[str, float] = {}
 
-    def record(self, place: str) -> None:
+    def record(self, destination: str) -> None:
         """Record that this dead-letter queue or topic has just refused a message."""
-        self._refused_at[place] = self._clock()
+        self._refused_at[destination] = self._clock()
 
-    def has(self, place: str) -> bool:
+    def has(self, destination: str) -> bool:
         """Whether this dead-letter queue or topic refused a message within the last minute."""
-        at = self._refused_at.get(place)
+        at = self._refused_at.get(destination)
         return at is not None and self._clock() - at < _RECENT_S
 
 

@@ -23,20 +23,20 @@ def reporting(report: ReportAdvanced, take_done: Callable[[], Sequence[int]]) ->
         take_done: Returns the indices of newly finished batches, each once; called on the event loop.
     """
     loop = asyncio.get_running_loop()
-    next_look: asyncio.TimerHandle
+    timer: asyncio.TimerHandle
 
-    def look_later() -> None:
-        nonlocal next_look
-        next_look = loop.call_later(_EVERY_S, look)
+    def report_later() -> None:
+        nonlocal timer
+        timer = loop.call_later(_EVERY_S, report_finished)
 
-    def look() -> None:
-        look_later()
-        places = take_done()
-        if places:
-            report(places)
+    def report_finished() -> None:
+        report_later()
+        finished = take_done()
+        if finished:
+            report(finished)
 
-    look_later()
+    report_later()
     try:
         yield
     finally:
-        next_look.cancel()
+        timer.cancel()

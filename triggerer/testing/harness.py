@@ -340,15 +340,15 @@ class StreamHarness:
         return {
             backlog.lane: backlog.position
             if backlog.stored_lane is None
-            else self._load(member, self._parked.kept(number, backlog.stored_as))
+            else self._load(member, self._parked.stored(number, backlog.stored_as))
             for backlog in backlogs
         }
 
-    def _load(self, member: Member, kept: list[bytes]) -> list[Any]:
+    def _load(self, member: Member, stored: list[bytes]) -> list[Any]:
         stream = self._manager.streams.get(member.stream_key)
         group = None if stream is None else stream.group
         producer = None if group is None else group.state.producer
-        return [] if producer is None else [producer.load_event(data) for data in kept]
+        return [] if producer is None else [producer.load_event(data) for data in stored]
 
     async def restart(self, view: HostedView) -> None:
         """Restart a trigger that failed and has a backlog (`catch_up=True`).

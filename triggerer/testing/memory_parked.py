@@ -88,7 +88,7 @@ class InMemoryParked:
             if message.id > after and lane in (None, message.lane)
         ][:limit]
 
-    def kept(self, watcher_id: int, lane: str) -> list[bytes]:
+    def stored(self, watcher_id: int, lane: str) -> list[bytes]:
         """A watcher's stored messages of a lane, in order, as `dump_event` wrote them."""
         return [one.data for one in self._of(watcher_id, ParkedState.KEPT) if one.lane == lane]
 

@@ -18,7 +18,7 @@ from triggerer.streams.catchup.processing.catch_up_tasks import CatchUpTasks
 from triggerer.streams.catchup.processing.derived_events import CatchUpDeriver
 from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight
 from triggerer.streams.catchup.reading import lane_tail
-from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, LogMessage
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
 from triggerer.streams.delivery.admission import Admission
 from triggerer.streams.delivery.group_state import GroupState
@@ -47,7 +47,7 @@ def a_reader_of_the_lane_tail_misses_dropped_messages() -> Replacements:
     """A reader of the lane tail checks only at its start whether the tail adjoins its position."""
     right = LaneTail.after
 
-    def after(self: LaneTail, position: Position, most: int) -> list[Message] | None:
+    def after(self: LaneTail, position: Position, most: int) -> list[LogMessage] | None:
         if most == 1:
             return right(self, position, most)
         at = bisect_left(self._messages, position[1], key=lane_tail._number)

@@ -44,7 +44,7 @@ def a_message_waits_for_watchers_with_a_backlog() -> Replacements:
         if self._is_possible and lane is not None:
             position = self._state.position_of(entry)
             failed = self._not_behind(lane, position, self._watchers_that_failed(entry))
-            behind, _ = self._others(lane, position)
+            behind, _ = self._catching_up_there(lane, position)
             if behind and (failed or not (outcome.acked or outcome.rejected)):
                 entry.unresolved += 1
                 return None

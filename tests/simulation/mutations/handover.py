@@ -96,10 +96,10 @@ def a_row_stays_until_the_next_message() -> Replacements:
 def a_row_stays_before_positions_without_a_message() -> Replacements:
     """A position waits until the broker was advanced past positions without a message."""
 
-    def last_end(self: Backlog) -> Position:
+    def position_before_gap(self: Backlog) -> Position:
         return self.position
 
-    yield Backlog.last_end, last_end
+    yield Backlog.position_before_gap, position_before_gap
 
 
 @mutation(rules="L5", seed=22722)

@@ -13,7 +13,7 @@ from triggerer.hosting import stream_division as division
 from triggerer.hosting.ownership import Ownership
 from triggerer.hosting.reconciliation import Reconciliation
 from triggerer.hosting.roster import Difference, Roster
-from triggerer.hosting.stream_division import Division
+from triggerer.hosting.stream_division import StreamDivision
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow
 
 _UNLIMITED = 10**9
@@ -24,7 +24,7 @@ def a_claim_starves_a_stream() -> Replacements:
     """An instance claims only its share, although the others have no room for the rest."""
     right = division.divide
 
-    def divide(*arguments: Any, **options: Any) -> Division:
+    def divide(*arguments: Any, **options: Any) -> StreamDivision:
         return replace(right(*arguments, **options), beyond=frozenset())
 
     yield right, divide
@@ -81,7 +81,7 @@ def every_parse_recreates_the_triggers() -> Replacements:
 
     def difference(self: Roster, rows: Collection[TriggerRow]) -> Difference:
         rewound = [row for row in rows if row.replays]
-        return Difference(list(self._placed.values()), [], list(rows), [], rewound=rewound)
+        return Difference(list(self._hosted.values()), [], list(rows), [], rewound=rewound)
 
     yield Roster.difference, difference
 

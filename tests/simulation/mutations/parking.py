@@ -127,10 +127,10 @@ def the_next_message_is_blamed_too() -> Replacements:
     right = Outcomes._pass
 
     def pass_(self: Outcomes, in_flight: LaneMessageInFlight) -> bool:
-        probe = self._probes._probes.get(in_flight.backlog)
+        probes = self._probes._probes.get(in_flight.backlog)
         goes_on = right(self, in_flight)
-        if probe is not None:
-            self._probes._probes[in_flight.backlog] = probe
+        if probes is not None:
+            self._probes._probes[in_flight.backlog] = probes
         return goes_on
 
     yield right, pass_

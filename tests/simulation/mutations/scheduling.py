@@ -146,17 +146,17 @@ def a_late_commit_is_skipped_by_a_cursor() -> Replacements:
 
     def cursor(self: PlanningWrites, store: Store, dag_id: str, asset: int) -> int:
         taken = [at for at, run in store.queues[dag_id].items() if run]
-        taken += [at for dag, at in self._taken if dag == dag_id]
+        taken += [at for dag, at in self._taken_by if dag == dag_id]
         return max((at for at in taken if store.events[at] == asset), default=0)
 
-    def untaken(self: PlanningWrites, store: Store, dag: Any) -> dict[int, list[int]]:
+    def remaining_events(self: PlanningWrites, store: Store, dag: Any) -> dict[int, list[int]]:
         waiting = {
             asset: [one for one in events if one > cursor(self, store, dag.dag_id, asset)]
             for asset, events in store.waiting(dag).items()
         }
         return {asset: left for asset, left in waiting.items() if left}
 
-    yield PlanningWrites._untaken, untaken
+    yield PlanningWrites._remaining_events, remaining_events
 
 
 @mutation(rules="T2", seed=51, quick=True)

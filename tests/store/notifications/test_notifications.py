@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from tests.store.seeding import NOW, add_dag
-from triggerer.domain.notifications import QUIET, Event, Message
+from triggerer.domain.notifications import QUIET, Event, NotificationText
 from triggerer.notifications.texts import Writer
 from triggerer.scheduler.notifying.notifier import Notifier
 from triggerer.scheduler.notifying.outcomes import delay_after
@@ -29,7 +29,7 @@ from triggerer.store.schema.models import (
 )
 from triggerer.store.watchers.parked_listing import replay_parked
 
-MESSAGE = Message("title", "body")
+MESSAGE = NotificationText("title", "body")
 
 
 def notifier(database: Database, *targets: str, events: Sequence[Event] = tuple(Event)) -> Notifier:

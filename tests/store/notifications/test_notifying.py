@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from structlog.testing import capture_logs
 
 from tests.services.http_answers import JsonHandler
-from triggerer.domain.notifications import Event, Message
+from triggerer.domain.notifications import Event, NotificationText
 from triggerer.errors import ConfigurationError, NotificationFailed
 from triggerer.notifications import callback, notify
 from triggerer.notifications.sending import check_targets
@@ -105,7 +105,7 @@ def notifier(database: Database, urls: dict[str, str], *, deadline: timedelta = 
 async def put(database: Database, *titles: str, targets: list[str]) -> None:
     async with database.transaction() as session:
         now = await database_now(session)
-        await queue.put(session, targets, [Message(one, "body") for one in titles], now)
+        await queue.put(session, targets, [NotificationText(one, "body") for one in titles], now)
 
 
 async def left(database: Database) -> list[tuple[str, str, int]]:

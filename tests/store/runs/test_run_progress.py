@@ -10,9 +10,9 @@ import pytest
 from tests.run_orders import order
 from tests.store.seeding import add_dag
 from triggerer.domain.attempts import (
-    Progress,
     RunEnd,
     RunProgress,
+    SparkProgress,
     StageProgress,
     TaskProgress,
     TaskResult,
@@ -28,12 +28,12 @@ from triggerer.store.runs.transitions import record_progress
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 RUNNING = TaskResult("t", TaskState.RUNNING, 1, THEN, None)
-TOTAL = Progress(1, 0, 4, 1)
+TOTAL = SparkProgress(1, 0, 4, 1)
 
 
 def progress_of(done: int) -> TaskProgress:
     stage = StageProgress(7, "count at a.py:1", THEN, None, 4, done)
-    return TaskProgress(Progress(1, 0, 4, done), (stage,))
+    return TaskProgress(SparkProgress(1, 0, 4, done), (stage,))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def tell(database: Database, run_pk: int, progress: RunProgress, *, epoch:
     await database.perform_steps(steps)
 
 
-async def shown(database: Database) -> tuple[Progress | None, TaskRunView]:
+async def shown(database: Database) -> tuple[SparkProgress | None, TaskRunView]:
     async with database.reading() as session:
         (run,) = await list_runs(session, dag="d")
         (task,) = await list_task_runs(session, "d", run.run_id)

@@ -18,7 +18,7 @@ from tests.run_orders import order
 from triggerer.config.sections import SparkSettings
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.domain.attempts import Progress, Repeat, RunOrder, StageProgress, TaskProgress
+from triggerer.domain.attempts import Repeat, RunOrder, SparkProgress, StageProgress, TaskProgress
 from triggerer.domain.conditions import condition_from_json, condition_to_json
 from triggerer.domain.launches import FormerLaunch
 from triggerer.domain.live_state import LaneLive, Pause, StreamHistory, StreamLive, stream_from_json
@@ -37,7 +37,7 @@ ORDERS = Asset("s3://bucket/orders", name="orders")
 DATE = datetime(2026, 3, 10, tzinfo=UTC)
 ONCE = '{"type": "OnceTimetable", "arguments": {}}'
 ASSET = '{"asset": {"name": "orders", "uri": "s3://bucket/orders"}}'
-PROGRESS = Progress(stages=2, stages_done=1, tasks=8, tasks_done=4)
+PROGRESS = SparkProgress(stages=2, stages_done=1, tasks=8, tasks_done=4)
 LAUNCH = FormerLaunch("t", "yarn", 2, AttemptState.UNKNOWN, unknown_since=DATE)
 ORDER = order(7, queued_at=DATE, run_after=DATE, former=(LAUNCH,), repeat=Repeat(after_attempt=1))
 STREAM = StreamLive(

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from triggerer.domain.notifications import MOST_SINGLE, QUIET, Event, Occurrence, Told, decide
+from triggerer.domain.notifications import (
+    MOST_SINGLE,
+    QUIET,
+    Event,
+    LastNotification,
+    Occurrence,
+    decide,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -17,9 +24,11 @@ def failing(*subjects: object) -> list[Occurrence]:
     ]
 
 
-def told(*subjects: object, ago: timedelta, is_single: bool = True) -> dict[tuple[str, str], Told]:
+def told(
+    *subjects: object, ago: timedelta, is_single: bool = True
+) -> dict[tuple[str, str], LastNotification]:
     key = Event.WATCHER_FAILING.value
-    return {(key, str(one)): Told(NOW - ago, is_single) for one in subjects}
+    return {(key, str(one)): LastNotification(NOW - ago, is_single) for one in subjects}
 
 
 def test_a_few_occurrences_are_messages_of_their_own() -> None:

@@ -72,9 +72,9 @@ class Scene:
         """By watcher and message, the event for which the filter waits with the message open."""
         self.opened: list[tuple[str, Any]] = []
         """(watcher, message) for each message that a filter received, in order."""
-        self.told: list[tuple[Any, tuple[int, int, int]]] = []
-        """The messages that the broker was told about, in order, with the counts acked, failed and rejected."""
-        self.set_aside: list[Any] = []
+        self.advanced: list[tuple[Any, tuple[int, int, int]]] = []
+        """The messages that the broker was advanced past, in order, with the counts acked, failed and rejected."""
+        self.reported_parked: list[Any] = []
         """The messages that the broker learned were parked."""
         self.waiting: dict[Hashable, int] | None = None
         """How many messages wait at the broker, by lane."""
@@ -90,13 +90,13 @@ class Scene:
         self,
         *names: str,
         positions: tuple[LanePosition, ...] = (),
-        kept: tuple[StoredBacklog, ...] = (),
+        stored_backlogs: tuple[StoredBacklog, ...] = (),
     ) -> list[TriggerSpec]:
         """Return a trigger for each name, with the watchers 1, 2, ...
 
         Args:
             positions: The positions of watchers that are behind in a log.
-            kept: The backlogs of watchers that are behind in a queue.
+            stored_backlogs: The backlogs of watchers that are behind in a queue.
         """
         fence = Fence("stream", "me", 1)
         specs = []
@@ -105,7 +105,7 @@ class Scene:
             kwargs = watcher.serialize()[1]
             source = EventSource((WatcherRef(number, 0),), fence)
             rows = tuple(row for row in positions if row.watcher_id == number)
-            lanes = tuple(lane for lane in kept if lane.watcher_id == number)
+            lanes = tuple(lane for lane in stored_backlogs if lane.watcher_id == number)
             make = partial(type(watcher), **kwargs)
             specs.append(TriggerSpec(name, make, kwargs, source, rows, lanes))
         return specs
@@ -122,12 +122,12 @@ class BreakingQueue(InMemoryQueueProducer):
         if self.scene.is_breaking:
             raise RuntimeError("the connection is gone")
         await super().advance(batch)
-        self.scene.told += [
+        self.scene.advanced += [
             (item.broker_payload.value, (one.acked, one.failed, one.rejected))
             for item in batch
             for one in (item.outcome,)
         ]
-        self.scene.set_aside += [
+        self.scene.reported_parked += [
             item.broker_payload.value for item in batch if item.outcome.is_set_aside
         ]
 
@@ -208,7 +208,7 @@ class Selecting(Watching):
 
 
 class Sink:
-    """Stores everything at once, except positions while `held` is a list, and messages while `held_parked` is."""
+    """Stores everything at once, unless `delayed_positions` or `delayed_messages` is a list, which collects changes."""
 
     is_full = False
 
@@ -216,15 +216,15 @@ class Sink:
         self.events: dict[tuple[int, str | None, int], Any] = {}
         self.positions: dict[tuple[int, str], list[Any] | None] = {}
         self.changed = Notifier()
-        self.held: list[PositionChange] | None = None
+        self.delayed_positions: list[PositionChange] | None = None
         """Positions that are not durable yet; None: each is durable at once."""
         self.failures: dict[tuple[int, str], int] = {}
-        self.parked: dict[int, tuple[int, SetAside, ParkedState]] = {}
-        """(watcher, message, state of the message), by id."""
+        self.messages: dict[int, tuple[int, SetAside, ParkedState]] = {}
+        """(watcher, message, state of the message), by id: stored messages and parked ones."""
         self.is_full_of_parked = False
-        self.held_parked: list[ParkedChange] | None = None
+        self.delayed_messages: list[ParkedChange] | None = None
         """Parked messages that are not durable yet; None: each is durable at once."""
-        self.kept_ever = 0
+        self.stored_ever = 0
         """The number of messages that were ever stored for a backlog."""
         self._last_id = 0
         self.refuses: Callable[[int, Any], bool] = lambda watcher_id, payload: False
@@ -237,8 +237,8 @@ class Sink:
         self.changed.notify_all()
         if isinstance(given[0], PositionChange):
             change = given[0]
-            if self.held is not None:
-                self.held.append(change)
+            if self.delayed_positions is not None:
+                self.delayed_positions.append(change)
                 return
             self.positions[change.watcher_id, change.lane] = change.position
             self.failures[change.watcher_id, change.lane] = change.failures
@@ -259,11 +259,11 @@ class Sink:
         end.on_done(None)
 
     def _park(self, change: ParkedChange) -> None:
-        if self.held_parked is not None:
-            self.held_parked.append(change)
+        if self.delayed_messages is not None:
+            self.delayed_messages.append(change)
             return
         what = change.what
-        known = {(watcher, one.key): id_ for id_, (watcher, one, _) in self.parked.items()}
+        known = {(watcher, one.key): id_ for id_, (watcher, one, _) in self.messages.items()}
         if isinstance(what, SetAside | Stored):
             id_ = known.get((change.watcher_id, what.key))
             if isinstance(what, SetAside) and what.was_stored and id_ is None:
@@ -273,25 +273,25 @@ class Sink:
                 change.on_done(ParkedFull("full"))
                 return
             if isinstance(what, SetAside):
-                self.parked[self._id(id_)] = change.watcher_id, what, ParkedState.SET_ASIDE
+                self.messages[self._id(id_)] = change.watcher_id, what, ParkedState.SET_ASIDE
             elif id_ is None:
-                self.kept_ever += 1
+                self.stored_ever += 1
                 aside = SetAside(what.lane, what.key, what.data, 0, "", None, what.parked_at)
-                self.parked[self._id(None)] = change.watcher_id, aside, ParkedState.KEPT
+                self.messages[self._id(None)] = change.watcher_id, aside, ParkedState.KEPT
         elif isinstance(what, Returned):
-            if what.id in self.parked:
-                watcher, message, _ = self.parked[what.id]
-                self.parked[what.id] = watcher, message, ParkedState.SET_ASIDE
+            if what.id in self.messages:
+                watcher, message, _ = self.messages[what.id]
+                self.messages[what.id] = watcher, message, ParkedState.SET_ASIDE
         elif isinstance(what, Replayed):
-            self.parked.pop(what.id, None)
+            self.messages.pop(what.id, None)
         elif isinstance(what, Passed):
             for key in what.keys:
                 id_ = known.get((change.watcher_id, key))
-                if id_ is not None and self.parked[id_][2] is ParkedState.KEPT:
-                    del self.parked[id_]
+                if id_ is not None and self.messages[id_][2] is ParkedState.KEPT:
+                    del self.messages[id_]
         elif (id_ := known.get((change.watcher_id, what.key))) is not None:
-            watcher, message, state = self.parked[id_]
-            self.parked[id_] = watcher, replace(message, failures=what.failures), state
+            watcher, message, state = self.messages[id_]
+            self.messages[id_] = watcher, replace(message, failures=what.failures), state
         change.on_done(None)
 
     def _id(self, known: int | None) -> int:
@@ -305,18 +305,18 @@ class Sink:
         await anyio.lowlevel.checkpoint()
         return [
             StoredMessage(id_, one.lane, one.key, one.data, one.failures)
-            for id_, (watcher, one, state) in sorted(self.parked.items())
+            for id_, (watcher, one, state) in sorted(self.messages.items())
             if watcher == watcher_id
             and id_ > after
             and state is ParkedState.KEPT
             and lane in (None, one.lane)
         ][:limit]
 
-    def kept(self, watcher_id: int) -> list[Any]:
+    def stored(self, watcher_id: int) -> list[Any]:
         """Return the stored messages of a watcher, in order."""
         return [
             orjson.loads(one.data)[1]
-            for _, (watcher, one, state) in sorted(self.parked.items())
+            for _, (watcher, one, state) in sorted(self.messages.items())
             if watcher == watcher_id and state is ParkedState.KEPT
         ]
 
@@ -325,7 +325,7 @@ class Sink:
         return tuple(
             {
                 (watcher, one.lane): StoredBacklog(watcher, one.lane, one.parked_at)
-                for watcher, one, state in self.parked.values()
+                for watcher, one, state in self.messages.values()
                 if state is ParkedState.KEPT
             }.values()
         )
@@ -342,20 +342,20 @@ class Sink:
 
     def release_parked(self) -> None:
         """Store the delayed messages, and later ones at once."""
-        held, self.held_parked = self.held_parked or [], None
-        for change in held:
+        delayed, self.delayed_messages = self.delayed_messages or [], None
+        for change in delayed:
             self._park(change)
         self.changed.notify_all()
 
-    def keep(self) -> None:
+    def replay_parked(self) -> None:
         """Move all parked messages to the backlogs, as `watchers parked replay --all` does."""
-        for id_, (watcher, message, _) in self.parked.items():
-            self.parked[id_] = watcher, message, ParkedState.KEPT
+        for id_, (watcher, message, _) in self.messages.items():
+            self.messages[id_] = watcher, message, ParkedState.KEPT
 
     def release(self) -> None:
         """Store the delayed changes, and later ones at once."""
-        held, self.held = self.held or [], None
-        for change in held:
+        delayed, self.delayed_positions = self.delayed_positions or [], None
+        for change in delayed:
             self.submit_nowait(change)
 
     def derived(self, watcher_id: int) -> list[Any]:
@@ -407,10 +407,12 @@ async def hosting(
     sink: Sink,
     *names: str,
     positions: tuple[LanePosition, ...] = (),
-    kept: tuple[StoredBacklog, ...] = (),
+    stored_backlogs: tuple[StoredBacklog, ...] = (),
     **others: Any,
 ) -> AsyncIterator[tuple[Any, ...]]:
     """Host watchers of these names, by default "sick" and "well"; yields the manager and the members."""
-    specs = scene.specs(*(names or ("sick", "well")), positions=positions, kept=kept)
+    specs = scene.specs(
+        *(names or ("sick", "well")), positions=positions, stored_backlogs=stored_backlogs
+    )
     async with Manager(context(sink, **others)) as manager:
         yield manager, *manager.add(specs)

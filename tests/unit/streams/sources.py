@@ -32,7 +32,7 @@ class Raw:
 
 
 class Source:
-    """Lanes of numbered messages, and what its producers were told."""
+    """Lanes of numbered messages, and the calls that its producers got."""
 
     known: ClassVar[dict[str, Source]] = {}
 
@@ -42,7 +42,7 @@ class Source:
         self.left: dict[Hashable, deque[int]] = {}
         self.pulled: list[tuple[Hashable, int]] = []
         self.advanced: dict[Hashable, list[int]] = {}
-        self.told: list[tuple[str, Hashable]] = []
+        self.calls: list[tuple[str, Hashable]] = []
         self.hooks: dict[str, Hook] = {}
         self.heeds = True
         """Whether a paused lane delivers nothing."""
@@ -65,8 +65,8 @@ class Source:
         self.changed.set()
         self.changed = anyio.Event()
 
-    async def tell(self, what: str, lane: Hashable = None) -> None:
-        self.told.append((what, lane))
+    async def record_call(self, what: str, lane: Hashable = None) -> None:
+        self.calls.append((what, lane))
         hook = self.hooks.get(what)
         if hook is not None:
             await hook()
@@ -75,7 +75,7 @@ class Source:
         return len(self.advanced.get(lane, ()))
 
 
-class PausesAll(SharedStreamProducer):
+class SourceProducer(SharedStreamProducer):
     """A producer that pulls from its lanes in turns, and can pause only the whole stream."""
 
     def __init__(self, source: Source) -> None:
@@ -110,24 +110,24 @@ class PausesAll(SharedStreamProducer):
             self.source.advanced.setdefault(raw.lane, []).append(raw.number)
 
     async def pause(self) -> None:
-        await self.source.tell("pause")
+        await self.source.record_call("pause")
 
     async def resume(self) -> None:
-        await self.source.tell("resume")
+        await self.source.record_call("resume")
 
     async def aclose(self) -> None:
         self.source.closed += 1
 
 
-class PausesLanes(PausesAll):
+class PausesLanes(SourceProducer):
     pauses_lanes = True
 
     async def pause_lane(self, lane: Hashable) -> None:
-        await self.source.tell("pause_lane", lane)
+        await self.source.record_call("pause_lane", lane)
         self.paused.add(lane)
 
     async def resume_lane(self, lane: Hashable) -> None:
-        await self.source.tell("resume_lane", lane)
+        await self.source.record_call("resume_lane", lane)
         self.paused.discard(lane)
         self.source.record_change()
 
@@ -139,7 +139,7 @@ class SideBySide(PausesLanes):
 class FromSource(Watching):
     """Derives an event from each message of lane 0, and none from other lanes."""
 
-    producer: ClassVar[type[PausesAll]] = PausesLanes
+    producer: ClassVar[type[SourceProducer]] = PausesLanes
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{HERE}.{type(self).__name__}", {"upstream": self.upstream}
@@ -157,7 +157,7 @@ class FromSource(Watching):
 
 
 class FromWholeStream(FromSource):
-    producer = PausesAll
+    producer = SourceProducer
 
 
 class FromSideBySide(FromSource):

@@ -95,7 +95,7 @@ def merge(
     )
 
 
-def defining_less(
+def files_with_lost_definitions(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
     """Return the files among `paths` that lost a definition in force, if the definition is in no other file now.

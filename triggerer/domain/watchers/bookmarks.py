@@ -14,7 +14,7 @@ MAX_EVENTS: Final = 1_000
 """The most events of one bookmark, because the bookmark and all its events are stored in one transaction."""
 
 
-class KeyedEvent(Protocol):
+class BookmarkedEvent(Protocol):
     """The part of a trigger event that the store reads."""
 
     @property
@@ -39,7 +39,7 @@ class BookmarkChange:
     """The id of this change, unique."""
     value: bytes
     """The bookmark as JSON."""
-    events: Sequence[KeyedEvent]
+    events: Sequence[BookmarkedEvent]
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: with None when bookmark and events are durable, or with the error.
 

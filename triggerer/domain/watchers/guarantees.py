@@ -194,11 +194,11 @@ def _warnings(facts: DeliveryFacts, ack_timeout: timedelta) -> Iterator[Finding]
             lost = "a message that fails every time is delivered again for ever"
         yield Finding(
             f"the source has no place for dead letters: {lost}",
-            hint=_place_for_dead_letters(facts.dead_letter_setting),
+            hint=_dead_letter_hint(facts.dead_letter_setting),
         )
     yield from (finding for finding in facts.findings if finding.most is None)
 
 
-def _place_for_dead_letters(setting: str | None) -> str:
-    place = "give the source a place for dead letters"
-    return place if setting is None else f"set {setting} in its connection, or {place}"
+def _dead_letter_hint(setting: str | None) -> str:
+    hint = "give the source a place for dead letters"
+    return hint if setting is None else f"set {setting} in its connection, or {hint}"

@@ -86,7 +86,7 @@ class PositionChange:
     position: Position | None
     """The new position. None: the watcher has caught up, and the row is deleted."""
     since: datetime
-    head: int | None
+    log_end: int | None
     """The number that the lane's next message will get. None: unknown."""
     failures: int
     """How many times the watcher failed while it processed the message at `position`."""
@@ -171,31 +171,31 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
     return used
 
 
-def cut_after(place: Position, incarnation: Any) -> Position | None:
-    """Return the position of the first cut that may have happened after `place` was recorded; None: no such cut.
+def cut_after(position: Position, incarnation: Any) -> Position | None:
+    """Return the position of the first cut that may have happened after `position` was recorded; None: no such cut.
 
-    Such a cut is recorded in `incarnation`, but not in the incarnation of `place`. After the cut, new messages got
-    numbers at or above the number of `place`. So a watcher at `place` may have read lost messages, or may be about to
-    read messages that replaced them.
+    Such a cut is recorded in `incarnation`, but not in the incarnation of `position`. After the cut, new messages got
+    numbers at or above the number of `position`. So a watcher at `position` may have read lost messages, or may be
+    about to read messages that replaced them.
     """
-    return _first(_unknown_at(place, incarnation), incarnation)
+    return _first(_unknown_at(position, incarnation), incarnation)
 
 
-def cut_before(place: Position, incarnation: Any) -> Position | None:
-    """Return the first cut at or before `place` among the cuts that `cut_after` considers; None: no such cut.
+def cut_before(position: Position, incarnation: Any) -> Position | None:
+    """Return the first cut at or before `position` among the cuts that `cut_after` considers; None: no such cut.
 
-    After such a cut, the log no longer has the message that was at `place`.
+    After such a cut, the log no longer has the message that was at `position`.
     """
-    cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
+    cuts = [one for one in _unknown_at(position, incarnation) if one.since <= position[1]]
     return _first(cuts, incarnation)
 
 
-def _unknown_at(place: Position, incarnation: Any) -> list[Cut]:
+def _unknown_at(position: Position, incarnation: Any) -> list[Cut]:
     used = cuts_known(incarnation)
-    if not used or not is_same_log(place, [incarnation]):
+    if not used or not is_same_log(position, [incarnation]):
         return []
-    known = cuts_known(place[0])
-    return [one for one in used if place[1] < one.below and one not in known]
+    known = cuts_known(position[0])
+    return [one for one in used if position[1] < one.below and one not in known]
 
 
 def _first(cuts: list[Cut], incarnation: Any) -> Position | None:

@@ -16,7 +16,7 @@ from triggerer.dag_processing import ParsedFolder
 from triggerer.domain.assets import Asset
 from triggerer.domain.dag_files.merging import Folder, Incumbents
 from triggerer.domain.dag_files.parsed import ParsedDag, Problem, WatcherKey
-from triggerer.domain.dag_files.replacing import renamed_assets, with_kept
+from triggerer.domain.dag_files.replacing import renamed_assets, with_old_definitions
 from triggerer.domain.schedules import OnPartitions
 from triggerer.errors import UnknownDag
 from triggerer.operations.planning.differences import (
@@ -168,7 +168,7 @@ async def plan_folder(
     return _with_neighbours(
         FolderPlan(begin, read.now, len(history), tuple(plans), parsed.errors),
         read,
-        with_kept(read.folder, parsed.folder, parsed.is_unusable),
+        with_old_definitions(read.folder, parsed.folder, parsed.is_unusable),
         dag,
     )
 

@@ -14,7 +14,7 @@ from triggerer.pluginkit.guarding import guarded
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
 
-_NO_ANSWERS: Final = (ValueError, TypeError, KeyError, AttributeError)
+_INVALID_ANSWER_ERRORS: Final = (ValueError, TypeError, KeyError, AttributeError)
 """The client's errors about an answer that does not come from a registry. They are always translated, because a
 ValueError would reject the message as one that can never be read."""
 _CONFLUENT: Final = (
@@ -63,7 +63,7 @@ class SchemaRegistry:
         self._url = url
         try:
             self._client = _connect(url, settings)
-        except _NO_ANSWERS as error:
+        except _INVALID_ANSWER_ERRORS as error:
             # The client raises these errors for an invalid URL too.
             raise ConfigurationError(
                 f"the schema registry of [connections.{connection}] cannot be asked: {error}",
@@ -111,7 +111,7 @@ class SchemaRegistry:
                 return BrokerRefused(
                     f"{what}: {error}", hint=hint if status in (401, 403) else None
                 )
-            if isinstance(error, _NO_ANSWERS):
+            if isinstance(error, _INVALID_ANSWER_ERRORS):
                 return BrokerRefused(
                     f"{what}: the answer cannot be read: {error!r}", hint=_CONFLUENT
                 )
@@ -121,7 +121,13 @@ class SchemaRegistry:
             call,
             f"look-up of {what} in the schema registry {self._url}",
             translate=translate,
-            catch=(SchemaRegistryError, _http_error(), OSError, TimeoutError, *_NO_ANSWERS),
+            catch=(
+                SchemaRegistryError,
+                _http_error(),
+                OSError,
+                TimeoutError,
+                *_INVALID_ANSWER_ERRORS,
+            ),
         )
 
 

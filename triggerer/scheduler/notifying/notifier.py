@@ -21,7 +21,7 @@ from anyio.abc import TaskStatus
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.backoff import Backoff, warn_seldom
-from triggerer.domain.notifications import Decision, Event, Message, decide
+from triggerer.domain.notifications import Decision, Event, NotificationText, decide
 from triggerer.errors import ConfigurationError, StoreError
 from triggerer.notifications.sending import send_messages
 from triggerer.notifications.texts import Writer
@@ -131,7 +131,7 @@ class Notifier:
         found = await find_occurrences(session, self._events, told, now)
         return decide(found, told, digest_at, now)
 
-    def _write(self, decision: Decision) -> list[Message]:
+    def _write(self, decision: Decision) -> list[NotificationText]:
         writer = self._get_writer()
         messages = [writer.write(one) for one in decision.single]
         return [*messages, writer.write_digest(decision.digest)] if decision.digest else messages

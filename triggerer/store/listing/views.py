@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triggerer.domain.attempts import Progress, TaskProgress
+from triggerer.domain.attempts import SparkProgress, TaskProgress
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -240,7 +240,7 @@ class RunView:
     None: it does not wait.
     """
     waiting_since: datetime | None = None
-    progress: Progress | None = None
+    progress: SparkProgress | None = None
     """How much of the run's Spark work is done. None: the run is not running, or has no Spark work."""
     asset_event_ids: list[int] = field(default_factory=list)
     """The events that the run took; empty if the caller did not ask for them."""

@@ -15,7 +15,7 @@ from typing import Final
 from sqlalchemy import select, text, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.notifications import QUIET, Event, Occurrence, Told
+from triggerer.domain.notifications import QUIET, Event, LastNotification, Occurrence
 from triggerer.store.schema.models import Asset, DagRun, ParkedMessage, Watcher
 
 OLDEST: Final = timedelta(days=1)
@@ -27,7 +27,7 @@ _UNTOLD_RUN: Final = text("dag_run.state = 'failed' AND dag_run.notified_at IS N
 _UNTOLD_MESSAGE: Final = text(
     "parked_message.state = 'set_aside' AND parked_message.notified_at IS NULL"
 )
-ToldBySubject = Mapping[tuple[str, str], Told]
+ToldBySubject = Mapping[tuple[str, str], LastNotification]
 
 
 async def find_occurrences(

@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.notifications import Message
+from triggerer.domain.notifications import NotificationText
 from triggerer.store.schema.models import Notification
 
 MOST_WAITING: Final = 200
@@ -29,13 +29,16 @@ class QueuedMessage:
 
     id: int
     target: str
-    message: Message
+    message: NotificationText
     attempts: int
     """The number of attempts to send the message, including the attempt that begins now."""
 
 
 async def put(
-    session: AsyncSession, targets: Collection[str], messages: Sequence[Message], now: datetime
+    session: AsyncSession,
+    targets: Collection[str],
+    messages: Sequence[NotificationText],
+    now: datetime,
 ) -> None:
     """Queue these messages for each of these targets."""
     for target in targets:
@@ -97,7 +100,7 @@ async def claim(
         for row in await session.scalars(due):
             row.due_at = now + lease
             row.attempts += 1
-            message = Message(row.title, row.body, row.severity)
+            message = NotificationText(row.title, row.body, row.severity)
             claimed.append(QueuedMessage(row.id, target, message, row.attempts))
     return claimed
 

@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.notifications import Event, Occurrence, Told
+from triggerer.domain.notifications import Event, LastNotification, Occurrence
 from triggerer.store.database.transactions import insert_into
 from triggerer.store.listing.filters import some_of
 from triggerer.store.schema.models import DagRun, NotifiedSubject, ParkedMessage, Watcher
@@ -33,14 +33,16 @@ async def lock_told(session: AsyncSession, now: datetime) -> None:
 
 async def load_told(
     session: AsyncSession,
-) -> tuple[dict[tuple[str, str], Told], datetime | None]:
+) -> tuple[dict[tuple[str, str], LastNotification], datetime | None]:
     """Return what was told about each object, and when the last digest was made.
 
     If there was no digest, the instant is None, or the year 1970 once `lock_told` has made the row of the digest.
     """
     rows = await session.scalars(select(NotifiedSubject))
     told = {
-        (row.event, row.subject): Told(row.told_at, row.is_single, row.is_failing, row.since)
+        (row.event, row.subject): LastNotification(
+            row.told_at, row.is_single, row.is_failing, row.since
+        )
         for row in rows
     }
     digest = told.pop(_DIGEST, None)

@@ -11,7 +11,7 @@ from typing import Final, cast
 from sqlalchemy import ColumnElement, Select, TextClause, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.attempts import Progress, TaskProgress
+from triggerer.domain.attempts import SparkProgress, TaskProgress
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.domain.text.known_fields import known_fields
@@ -284,8 +284,8 @@ def _task_progress(row: TaskRun) -> TaskProgress | None:
     return None if row.progress is None else TaskProgress.from_text(row.progress)
 
 
-def _progress(row: DagRun) -> Progress | None:
+def _progress(row: DagRun) -> SparkProgress | None:
     is_current = row.state == RunState.RUNNING and row.progress is not None
     if not is_current or not row.progress:
         return None
-    return Progress(**known_fields(Progress, json.loads(row.progress)))
+    return SparkProgress(**known_fields(SparkProgress, json.loads(row.progress)))

@@ -80,7 +80,7 @@ def write_positions(
             change.fence.stream_digest,
             _json(change.position),
             change.since,
-            change.head,
+            change.log_end,
             change.failures,
             _json(change.reemit),
             _json(change.rewound_to),

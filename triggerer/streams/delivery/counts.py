@@ -25,8 +25,8 @@ class StreamCounts:
 
     def add(self, state: GroupState) -> None:
         """Add the counts of a group that ends."""
-        self.consumed += state.ledger.head
-        self.advanced += state.ledger.head - state.outstanding
+        self.consumed += state.ledger.next_seq
+        self.advanced += state.ledger.next_seq - state.outstanding
         self.rejected += state.rejected
         self.failed += state.failed
 

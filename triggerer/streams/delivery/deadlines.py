@@ -55,12 +55,12 @@ class Deadlines:
         ledger, subscribers = self._state.ledger, self._subscribers
         oldest = now
         for subscriber in subscribers:
-            if subscriber.done < ledger.head:
+            if subscriber.done < ledger.next_seq:
                 oldest = min(oldest, ledger.entry(subscriber.done).broadcast_at)
         for subscriber in (*subscribers, *subscribers.departed):
             pending = subscriber.oldest_pending
             if pending is not None:
-                oldest = min(oldest, pending.overdue_since)
+                oldest = min(oldest, pending.broadcast_at)
         return oldest
 
     def _fail_overdue(self, at: float) -> None:
@@ -71,13 +71,13 @@ class Deadlines:
         """
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):
-            if subscriber.done < ledger.head:
+            if subscriber.done < ledger.next_seq:
                 entry = ledger.entry(subscriber.done)
                 if entry.broadcast_at + self._timeout <= at:
                     subscribers.fail(subscriber, self._not_resolved(subscriber))
         for subscriber in [*subscribers, *subscribers.departed]:
             while (derived := subscriber.oldest_pending) is not None:
-                if derived.overdue_since + self._timeout > at:
+                if derived.broadcast_at + self._timeout > at:
                     break
                 self._abandon(subscriber, derived)
         self._state.progress.signal()

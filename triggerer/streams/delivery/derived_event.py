@@ -58,7 +58,7 @@ class DerivedEvent:
         self.next = None
 
     @property
-    def overdue_since(self) -> float:
+    def broadcast_at(self) -> float:
         """The time at which the event's message was broadcast; infinite if the event belongs to no message."""
         return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
 

@@ -37,7 +37,7 @@ class FanOut:
         ledger, selecting = state.ledger, state.selection.tables
         turns = LoopTick()
         async for event in events:
-            has_checked = ledger.head >= flow.check_at
+            has_checked = ledger.next_seq >= flow.check_at
             if has_checked:
                 await flow.check()
             if turns.has_turned:
@@ -78,7 +78,7 @@ class FanOut:
         size_bytes = 0
         now = 0.0
         async for event, payload in events:
-            if ledger.head >= flow.check_at or lanes.outstanding_bytes >= max_bytes:
+            if ledger.next_seq >= flow.check_at or lanes.outstanding_bytes >= max_bytes:
                 await flow.check(payload)
             if turns.has_turned:
                 # All events of one loop tick get the same time, and one check of the lease.
@@ -120,7 +120,7 @@ class FanOut:
 
     def _offer(self, event: Any) -> None:
         state = self._state
-        state.selection.offer(event, state.ledger.head - 1)
+        state.selection.offer(event, state.ledger.next_seq - 1)
         if not state.progress.is_signalled:
             # If no selector names the event, no subscriber moves and wakes the pump. Wake the pump here, so that it
             # advances the event.

@@ -76,14 +76,14 @@ class Flow:
             self._state.is_poll_waiting = False
 
     async def _check(self, payload: Any) -> None:
-        if self._ledger.head >= self._yield_at:
+        if self._ledger.next_seq >= self._yield_at:
             await checkpoint()
-            self._yield_at = self._ledger.head + self._burst()
+            self._yield_at = self._ledger.next_seq + self._burst()
         lane: Hashable = None
         if self._lanes.full and self._state.producer is not None:
             lane = self._state.producer.get_advance_lane(payload)
         if (
-            self._ledger.head >= self._free_until
+            self._ledger.next_seq >= self._free_until
             or self._state.is_stopping
             or self._awaits_members
             or self._state.blocked_by
@@ -107,21 +107,21 @@ class Flow:
 
     def _first_not_free(self) -> int:
         """Return the number of the first event that must not be broadcast now. Limits of lanes are not considered."""
-        head = self._ledger.head
+        next_seq = self._ledger.next_seq
         if (
             self._state.is_closed
             or self._state.blocked_by
             or (self._state.is_stopping and self._state.is_acknowledged)
             or self._is_deserted
         ):
-            return head
+            return next_seq
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
-            return head
-        free = head + self._settings.max_outstanding - self._lanes.outstanding
-        # A subscriber that joins, or becomes active, begins to read at the head or later. So it cannot lower this
+            return next_seq
+        free = next_seq + self._settings.max_outstanding - self._lanes.outstanding
+        # A subscriber that joins, or becomes active, begins to read at `next_seq` or later. So it cannot lower this
         # number before the next check.
-        lowest = min((one.pulled for one in self._subscribers), default=head)
-        return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
+        lowest = min((one.pulled for one in self._subscribers), default=next_seq)
+        return min(free, min(lowest, next_seq) + self._settings.subscriber_queue_size)
 
     @property
     def _is_deserted(self) -> bool:
@@ -132,7 +132,7 @@ class Flow:
         return self._awaits_members and self._state.is_acknowledged and not len(self._subscribers)
 
     def _is_free(self, lane: Hashable) -> bool:
-        return self._ledger.head < self._free_until and not self._must_wait(lane)
+        return self._ledger.next_seq < self._free_until and not self._must_wait(lane)
 
     def _must_wait(self, key: Hashable) -> bool:
         """Return whether an event of this lane must wait until other events of the lane are advanced."""

@@ -18,13 +18,13 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.catchup.backlogs.truncated_logs import mark_cut
 from triggerer.streams.catchup.reading.lane_ends import LaneEnds
-from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, LogMessage
 from triggerer.streams.clock import Clock
 from triggerer.streams.delivery.absences import Absences
 from triggerer.streams.delivery.lane import Entry
 from triggerer.streams.delivery.lanes import Lanes
 from triggerer.streams.delivery.ledger import Ledger
-from triggerer.streams.delivery.progress import Progress
+from triggerer.streams.delivery.progress import ProgressSignal
 from triggerer.streams.delivery.selection import Selection
 from triggerer.streams.settings import RuntimeSettings
 
@@ -121,7 +121,7 @@ class GroupState:
     A watcher that catches up may try these messages as probes, to find out whether it fails every message or only one.
     """
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
-    progress: Progress = field(default_factory=Progress)
+    progress: ProgressSignal = field(default_factory=ProgressSignal)
     selection: Selection = field(default_factory=Selection)
     readers: dict[Reader, None] = field(default_factory=dict)
     """The readers that await a broadcast. The next broadcast wakes them and empties the dictionary."""
@@ -188,12 +188,14 @@ class GroupState:
     @property
     def awaits_redelivery(self) -> bool:
         """Whether the poll may still broadcast a message that was pulled before a failure and is redelivered later."""
-        head = self.ledger.head
-        return bool(self.failing) or any(until > head for until in self.redelivered_before.values())
+        next_seq = self.ledger.next_seq
+        return bool(self.failing) or any(
+            until > next_seq for until in self.redelivered_before.values()
+        )
 
     def awaits_redelivery_in(self, lane: Hashable) -> bool:
         """Return whether the poll may still broadcast a message of this lane that is redelivered later."""
-        return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.head
+        return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.next_seq
 
     @property
     def stores_messages(self) -> bool:
@@ -222,7 +224,7 @@ class GroupState:
                 mark_cut(self.backlogs, lane, position[0], self.now())
             if lane in self.backlogs.rewound:
                 self.backlogs.record_broadcast(lane, position, self.now())
-            self.lane_tail_of(lane).append(Message(position, event, payload), size_bytes)
+            self.lane_tail_of(lane).append(LogMessage(position, event, payload), size_bytes)
 
     def record_newest(self, entry: Entry, size_bytes: int) -> None:
         """Remember the last broadcast of a queue that has backlogs, unless it is large."""
@@ -257,7 +259,9 @@ class GroupState:
         reached = following(position)
         self.backlogs.mark_advanced(key, reached)
         for backlog in list(self.backlogs.live.get(key, ())):
-            if backlog.position == backlog.cursor and not is_before(reached, backlog.last_end):
+            if backlog.position == backlog.cursor and not is_before(
+                reached, backlog.position_before_gap
+            ):
                 self._end(backlog)
 
     def lowest_outstanding(self, lane: Hashable) -> Position | None:
@@ -359,7 +363,7 @@ class GroupState:
 
         Return False if that is unknown.
         """
-        end = backlog.last_end
+        end = backlog.position_before_gap
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
             return True
@@ -401,7 +405,7 @@ class GroupState:
     def oldest_outstanding(self) -> int:
         """The number of the oldest event that is not being advanced; if there is none, the number of the next event."""
         heads = [lane.head.seq for lane in self.lanes if lane.head is not None]
-        return min(heads, default=self.ledger.head)
+        return min(heads, default=self.ledger.next_seq)
 
     @property
     def is_acknowledged(self) -> bool:

@@ -63,7 +63,7 @@ class Ledger:
         self.events: list[Any] = []
         self.entries: list[Entry] = []
         self.base = 0
-        self.head = 0
+        self.next_seq = 0
         """The number that the next event gets."""
         self.passed = 0
         """The events before this number were passed by every member, and released to the lanes."""
@@ -80,17 +80,17 @@ class Ledger:
     def broadcast(self, event: Any) -> None:
         """Append an event of the fast path, which is not acknowledged."""
         self.events.append(event)
-        self.head += 1
+        self.next_seq += 1
 
     def broadcast_in_lane(
         self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
     ) -> None:
         """Append an event that present members must resolve. For absent members the event counts as failed."""
         assert self.lanes is not None
-        seq = self.head
+        seq = self.next_seq
         self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
         self.events.append(event)
-        self.head = seq + 1
+        self.next_seq = seq + 1
 
     def entry(self, seq: int) -> Entry:
         """The entry of an event that some member has not passed."""
@@ -100,7 +100,7 @@ class Ledger:
         """Drop all events. Afterwards no member may read or resolve an event."""
         self.events.clear()
         self.entries.clear()
-        self.base = self.head
+        self.base = self.next_seq
 
     # Membership
 
@@ -110,12 +110,12 @@ class Ledger:
         Args:
             was_absent: True if the member counted as absent until now.
         """
-        member.done = member.joined_at = self.head
+        member.done = member.joined_at = self.next_seq
         member.is_present = True
         member.failed_from = None
         self._present += 1
         self._push(member)
-        self._step(self.head, 1, -1 if was_absent else 0)
+        self._step(self.next_seq, 1, -1 if was_absent else 0)
 
     def mark_idle(self, member: LedgerMember) -> None:
         """Record that `member` has passed all events, and passes each new event as soon as it is broadcast."""
@@ -128,11 +128,11 @@ class Ledger:
 
     def add_absent(self) -> None:
         """Count every event from now on as failed for a member that is known but cannot join yet."""
-        self._step(self.head, 0, 1)
+        self._step(self.next_seq, 0, 1)
 
     def remove_absent(self) -> None:
         """Stop counting an absent member. Events that were broadcast while it was absent stay failed for it."""
-        self._step(self.head, 0, -1)
+        self._step(self.next_seq, 0, -1)
 
     def fail(self, member: LedgerMember, opened: Entry | None) -> None:
         """Fail every event that `member` has not passed. From now on the member is absent.
@@ -140,7 +140,7 @@ class Ledger:
         Args:
             opened: The event that the member's filter has open. It fails even if the filter has rejected it.
         """
-        member.done = min(member.done, self.head)
+        member.done = min(member.done, self.next_seq)
         if opened is not None and not opened.is_in_flight:
             if opened.seq < member.done:
                 # The member has rejected its open event, and now fails. The event counts as failed.
@@ -153,7 +153,7 @@ class Ledger:
             opened.make_nacks().unread -= 1
         member.failed_from = member.done
         self._step(member.done, -1, 1, 1)
-        self._step(self.head, 0, 0, -1)
+        self._step(self.next_seq, 0, 0, -1)
         self._remove(member)
 
     def leave(self, member: LedgerMember, opened: Entry | None) -> None:
@@ -161,15 +161,15 @@ class Ledger:
 
         Events that the member received are acked once their derived events are durable. The other events fail.
         """
-        member.done = min(member.done, self.head)
+        member.done = min(member.done, self.next_seq)
         if opened is not None and opened.seq >= member.done:
             member.done = opened.seq + 1
         member.failed_from = member.done
-        if member.done < self.head:
+        if member.done < self.next_seq:
             self._step(member.done, -1, 1, 1)
-            self._step(self.head, 0, -1, -1)
+            self._step(self.next_seq, 0, -1, -1)
         else:
-            self._step(self.head, -1, 0)
+            self._step(self.next_seq, -1, 0)
         self._remove(member)
 
     def _remove(self, member: LedgerMember) -> None:
@@ -237,7 +237,7 @@ class Ledger:
     # Progress
 
     def lowest(self) -> int:
-        """Return the lowest `done` of all present members that are not idle, or `head` if there are none."""
+        """Return the lowest `done` of all present members that are not idle, or `next_seq` if there are none."""
         heap = self._heap
         while heap:
             done, order, member = heap[0]
@@ -246,8 +246,8 @@ class Ledger:
             elif member.done != done:
                 heapq.heapreplace(heap, (member.done, order, member))
             else:
-                return min(done, self.head)
-        return self.head
+                return min(done, self.next_seq)
+        return self.next_seq
 
     @staticmethod
     def _is_current(item: tuple[int, int, LedgerMember]) -> bool:

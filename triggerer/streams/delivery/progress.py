@@ -5,7 +5,7 @@ from __future__ import annotations
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 
-class Progress:
+class ProgressSignal:
     """Tells the pump and a paused poll that a subscriber moved, the store answered or an advance returned."""
 
     __slots__ = ("_moved", "_room", "is_signalled")

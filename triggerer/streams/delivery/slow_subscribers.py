@@ -32,7 +32,7 @@ class _Filled(NamedTuple):
     """The number of the newest event."""
     first: int
     """The number of the first of these events. -1: all events together fill at most half of the bound."""
-    before: int | None
+    before_newest: int | None
     """If the newest event alone fills more than half of the bound: the number of the event before it, or -1 if there is
     none. Otherwise None.
     """
@@ -93,13 +93,13 @@ class SlowSubscribers:
 
     def full_subscribers(self) -> list[Subscriber]:
         """Return the subscribers whose queue is full."""
-        limit = self._state.ledger.head - self._state.settings.subscriber_queue_size
+        limit = self._state.ledger.next_seq - self._state.settings.subscriber_queue_size
         return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
 
     def fail(self, subscriber: Subscriber, reason: str) -> None:
         ledger = self._state.ledger
         error = SubscriberOverflow(
-            f"{subscriber.name} fell {ledger.head - min(subscriber.done, ledger.head)} events"
+            f"{subscriber.name} fell {ledger.next_seq - min(subscriber.done, ledger.next_seq)} events"
             f" behind the shared stream {self._state.name}, and {reason}",
             hint="make its filter faster; if its queue was full, raise shared_stream_subscriber_queue_size",
         )
@@ -184,11 +184,11 @@ class SlowSubscribers:
             # Nothing would be broadcast even if a subscriber fell behind.
             return []
         lowest = ledger.lowest()
-        if lowest >= ledger.head:
+        if lowest >= ledger.next_seq:
             # Every subscriber has passed every event: the store or the broker is slow. This is the usual case.
             return []
         found: dict[Subscriber, None] = {}
-        if self.is_poll_paused and any(one.done >= ledger.head for one in self._subscribers):
+        if self.is_poll_paused and any(one.done >= ledger.next_seq for one in self._subscribers):
             found.update(dict.fromkeys(self.full_subscribers() or self._filling_stream()))
         for lane in lanes:
             tail = lane.tail
@@ -257,7 +257,7 @@ class SlowSubscribers:
         for subscriber in self._subscribers:
             if subscriber.done > filled.first:
                 continue
-            if filled.before is None or subscriber.done <= filled.before or is_over:
+            if filled.before_newest is None or subscriber.done <= filled.before_newest or is_over:
                 yield subscriber
             else:
                 self._again_at = min(self._again_at, due)
@@ -285,9 +285,9 @@ def _find_filled(newest_first: Iterator[Entry], tail: Entry, half: int, half_byt
     for count, entry in enumerate(newest_first, 1):
         size_bytes += entry.size_bytes
         if count > half or size_bytes > half_bytes:
-            before = None
+            before_newest = None
             if count == 1:
                 last = next(newest_first, None)
-                before = -1 if last is None else last.seq
-            return _Filled(tail.seq, entry.seq, before, tail.broadcast_at)
+                before_newest = -1 if last is None else last.seq
+            return _Filled(tail.seq, entry.seq, before_newest, tail.broadcast_at)
     return _Filled(tail.seq, -1, None, tail.broadcast_at)

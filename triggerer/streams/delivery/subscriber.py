@@ -195,13 +195,13 @@ class Subscriber(Deriver):
         while self.may_read:
             seq = self.pulled
             if wanted is not None:
-                seq = wanted.popleft() if wanted else ledger.head
+                seq = wanted.popleft() if wanted else ledger.next_seq
                 if seq > self.done:
                     # The selector wants none of the events from `done` to `seq`, so the subscriber passes them.
                     self.done = self.pulled = seq
                     if not progress.is_signalled:
                         progress.signal()
-            if seq < ledger.head:
+            if seq < ledger.next_seq:
                 at = seq - ledger.base
                 if is_acknowledged:
                     entry = entries[at]
@@ -276,7 +276,7 @@ class Subscriber(Deriver):
         if selector is not None and self.may_read:
             # The events since the subscriber joined were broadcast before the selector was known, so the filter gets
             # all of them.
-            self.wanted = deque(range(self.pulled, self.state.ledger.head))
+            self.wanted = deque(range(self.pulled, self.state.ledger.next_seq))
             self.state.selection.add(self, selector)
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:

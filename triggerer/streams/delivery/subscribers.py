@@ -132,20 +132,20 @@ class Subscribers:
     def add_absent(self, watchers: Sequence[WatcherRef]) -> None:
         """Count later broadcasts as failed for a known member that cannot join yet."""
         self._state.ledger.add_absent()
-        self._state.absences.begin(watchers, self._state.ledger.head)
+        self._state.absences.begin(watchers, self._state.ledger.next_seq)
 
     def remove_absent(self, watchers: Sequence[WatcherRef]) -> None:
         """Stop counting broadcasts as failed for a member that leaves after it failed, or without having joined."""
         self._state.ledger.remove_absent()
-        self._state.absences.end(watchers, self._state.ledger.head)
+        self._state.absences.end(watchers, self._state.ledger.next_seq)
 
     def replace_absent(self, before: Sequence[WatcherRef], after: Sequence[WatcherRef]) -> None:
         """Record that an absent member serves other watchers from now on: count broadcasts as failed for these."""
         self._state.absences.end(
-            [one for one in before if one not in after], self._state.ledger.head
+            [one for one in before if one not in after], self._state.ledger.next_seq
         )
         self._state.absences.begin(
-            [one for one in after if one not in before], self._state.ledger.head
+            [one for one in after if one not in before], self._state.ledger.next_seq
         )
 
     def forget(self, watchers: Sequence[WatcherRef]) -> None:

@@ -57,8 +57,8 @@ def _read(stream_id: str, stream: SharedStream, most_lanes: int) -> StreamLive:
     if group is not None:
         state = group.state
         outstanding, outstanding_bytes = group.outstanding, state.lanes.outstanding_bytes
-        consumed += state.ledger.head
-        advanced += max(state.ledger.head - outstanding, 0)
+        consumed += state.ledger.next_seq
+        advanced += max(state.ledger.next_seq - outstanding, 0)
         rejected += state.rejected
         failed += state.failed
         waiting = _waiting(group)

@@ -91,7 +91,7 @@ class Manager:
         members = [Member(spec, self._context, self._on_state) for spec in specs]
         for member in members:
             if member.make():
-                self._place(member)
+                self._start_member(member)
             else:
                 self._await_making(member)
         for stream in self._streams.values():
@@ -219,12 +219,12 @@ class Manager:
                 for stream in streams:
                     tasks.start_soon(stream.drain)
 
-    # Placing
+    # Starting
 
     def _stream_of(self, member: Member) -> SharedStream | None:
         return None if member.stream_key is None else self._streams.get(member.stream_key)
 
-    def _place(self, member: Member) -> None:
+    def _start_member(self, member: Member) -> None:
         """Start a trigger that has been made: in its stream, or on its own."""
         assert self._tasks is not None
         if member.key is None:
@@ -260,7 +260,7 @@ class Manager:
                 return
             if member.make():
                 del self._unmade[stream_id][member]
-                self._place(member)
+                self._start_member(member)
                 return
 
     def _forget(self, stream: SharedStream) -> None:

@@ -53,7 +53,7 @@ class FailureCases(ProducerSuite):
             await driver.count(3)
             is_open = True
             await driver.advance()
-            await self._check_held("b", before=1, of=3)
+            await self._check_not_committed("b", before=1, of=3)
         await self._check_comes("b", is_first=True)
 
     @case()
@@ -66,11 +66,11 @@ class FailureCases(ProducerSuite):
             await driver.until(lambda: failed(driver) >= {"b"}, "b fails")
             await self.publish(["c", "d"])
             await driver.stay_quiet(self.quiet_s)
-            await self._check_held("b", before=1, of=4)
-        await self._check_held("b", before=1, of=4)
+            await self._check_not_committed("b", before=1, of=4)
+        await self._check_not_committed("b", before=1, of=4)
         await self._check_comes("b", is_first=True)
 
-    async def _check_held(self, value: str, *, before: int, of: int) -> None:
+    async def _check_not_committed(self, value: str, *, before: int, of: int) -> None:
         committed = await self.committed()
         limit = before if self._has(Feature.ORDERING) else of - 1
         assert committed <= limit or (

@@ -117,8 +117,8 @@ class StoredMessageCases(ProducerSuite):
             await self._until(lambda: len(sick.events) >= 3 and not sick.behind)
             await anyio.sleep(self.quiet_s)
             for view in (well, sick):
-                in_flight = [event.payload for event in view.events]
-                self._check_same(in_flight, _VALUES, f"its events are {in_flight}")
+                payloads = [event.payload for event in view.events]
+                self._check_same(payloads, _VALUES, f"its events are {payloads}")
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         with anyio.move_on_after(self.patience_s):
@@ -141,7 +141,7 @@ class StoredMessageCases(ProducerSuite):
 
 def _behind(view: HostedView) -> list[Any]:
     """The messages that are stored for a watcher, in all lanes."""
-    return [event for kept in view.behind.values() for event in kept]
+    return [event for messages in view.behind.values() for event in messages]
 
 
 def _watching(

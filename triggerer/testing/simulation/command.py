@@ -122,8 +122,8 @@ def replay(seed: int, *, steps: int, prepare: Prepare | None = None) -> int:
         _say(f"{now:10.3f} s {step:6d}  {line}")
 
     def log(_: object, level: str, event: dict[str, Any]) -> dict[str, Any]:
-        told = {name: value for name, value in event.items() if name != "event"}
-        _say(f"{'':20}log {level}: {event['event']} {told or ''}")
+        fields = {name: value for name, value in event.items() if name != "event"}
+        _say(f"{'':20}log {level}: {event['event']} {fields or ''}")
         return event
 
     with sandbox(log):

@@ -237,7 +237,7 @@ class Supervisor:
 
     def _check_stored(self, process: Process) -> None:
         """Check that the store has stored or refused every event that was yielded under a current lease."""
-        held = {one.fence for instance in process.instances for one in instance.under_lease()}
+        held = {one.fence for instance in process.instances for one in instance.leased_streams()}
         for timestamp, fence in self.world.store.derived_under.items():
             if fence in held and timestamp not in self.world.store.answered:
                 raise Violation(

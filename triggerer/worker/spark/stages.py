@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from triggerer.domain.attempts import Progress, StageProgress, TaskProgress
+from triggerer.domain.attempts import SparkProgress, StageProgress, TaskProgress
 
 MOST_STAGES: Final = 20
 """The most stages of a task that are reported one by one. Older stages are only added up, so that the run's row in the
@@ -18,7 +18,7 @@ class Stages:
 
     def __init__(self) -> None:
         self._shown: dict[object, StageProgress] = {}
-        self._former: Progress | None = None
+        self._former: SparkProgress | None = None
 
     @property
     def active(self) -> list[StageProgress]:
@@ -35,7 +35,7 @@ class Stages:
         for old in over[:-MOST_STAGES]:
             self._former = _sum(self._former, [self._shown.pop(old)])
 
-    def total(self) -> Progress | None:
+    def total(self) -> SparkProgress | None:
         """Return the sum of all stages; None: no stage was added."""
         stages = list(self._shown.values())
         return _sum(self._former, stages) if stages else self._former
@@ -49,10 +49,10 @@ class Stages:
         return TaskProgress(total, tuple(newest[-MOST_STAGES:]))
 
 
-def _sum(former: Progress | None, stages: Iterable[StageProgress]) -> Progress:
-    total = former or Progress(0, 0, 0, 0)
+def _sum(former: SparkProgress | None, stages: Iterable[StageProgress]) -> SparkProgress:
+    total = former or SparkProgress(0, 0, 0, 0)
     for stage in stages:
-        total = Progress(
+        total = SparkProgress(
             stages=total.stages + 1,
             stages_done=total.stages_done + (stage.ended_at is not None),
             tasks=total.tasks + stage.tasks,

@@ -83,11 +83,11 @@ def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
     backlog = live_in(backlogs, position=7, cursor=7)
     backlog.gap, backlog.log_end = (["log", 4], ["log", 7]), 7
     backlogs.writes.move(backlog)
-    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 4)
+    assert (sink.changes[-1].position, sink.changes[-1].log_end) == (["log", 4], 4)
     sink.changes[-1].on_done(None)
     backlog.log_end = 9
     backlogs.writes.move(backlog)
-    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 9)
+    assert (sink.changes[-1].position, sink.changes[-1].log_end) == (["log", 4], 9)
     backlogs.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
     assert sink.changes[-1].position == ["log", 7]
 
@@ -167,7 +167,7 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 @pytest.mark.parametrize("was_pulled_before", [False, True])
-def test_the_broker_is_advanced_to_what_has_failed_behind_others(
+def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_failed(
     *, was_pulled_before: bool
 ) -> None:
     """The row is deleted, unless an earlier failure of message 3 makes the broker redeliver 5 to 8 (seed 2619).

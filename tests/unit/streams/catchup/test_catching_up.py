@@ -365,12 +365,12 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
         kwargs = watcher.serialize()[1]
         specs.append(TriggerSpec(name, partial(Watching, **kwargs), kwargs, source))
     scene.fails["sick"] = lambda event: event == "b"
-    sink.held = []
+    sink.delayed_positions = []
     context = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
     async with Manager(context) as manager:
         sick, _ = manager.add(specs)
         scene.publish("a", "b", lane=0)
-        await sink.until(lambda: bool(sink.held))
+        await sink.until(lambda: bool(sink.delayed_positions))
         with anyio.fail_after(10):
             # The filter is back, and receives the messages of other lanes.
             while sick.subscriber is None or not sick.subscriber.is_present:
@@ -410,12 +410,12 @@ class Unmakeable(Watching):
 async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_comes(
     scene: Scene,
 ) -> None:
-    heads: list[int | None] = []
+    log_ends: list[int | None] = []
 
     class Noting(Sink):
         def submit_nowait(self, *given: Any) -> None:
             if isinstance(given[0], PositionChange):
-                heads.append(given[0].head)
+                log_ends.append(given[0].log_end)
             super().submit_nowait(*given)
 
     sink = Noting()
@@ -431,7 +431,7 @@ async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_co
         scene.publish(*range(10, 50))
         await sink.until(lambda: len(sink.derived(2)) == 52)
         with anyio.fail_after(10):
-            while heads[-1] != 52:
+            while log_ends[-1] != 52:
                 await checkpoint()
     assert sink.derived(1) == ["first", "second"]
 
@@ -584,7 +584,7 @@ async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
         scene.publish("c")
         await sink.until(lambda: scene.broker.committed() == 3 and sink.positions[1, "0"] is None)
         manager.remove(sick, on_purpose=False)
-        sink.held, scene.gates["sick", "a"] = [], anyio.Event()
+        sink.delayed_positions, scene.gates["sick", "a"] = [], anyio.Event()
         manager.add(scene.specs("sick", positions=read))
         scene.publish("d")
         await sink.until(lambda: scene.broker.committed() == 4)
@@ -616,13 +616,13 @@ async def test_one_that_has_moved_to_another_stream_is_behind_in_the_one_before_
 async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: Scene) -> None:
     """An earlier version did not read the first lane while the watcher failed in the second (seed 1053)."""
     sink = Sink()
-    sink.held = []
+    sink.delayed_positions = []
     scene.fails["sick"] = lambda event: event == "b" or not sink.positions
     async with Manager(RuntimeContext(sink, sink)) as manager:
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", lane="first")
         scene.publish("b", lane="second")
-        await sink.until(lambda: len(sink.held or ()) >= 2)
+        await sink.until(lambda: len(sink.delayed_positions or ()) >= 2)
         sink.release()
         await sink.until(lambda: sink.derived(1) == ["a"])
 

@@ -31,7 +31,7 @@ from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
 from triggerer.errors import BrokerUnavailable
 from triggerer.streams import Manager, RuntimeContext, RuntimeSettings
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
-from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, LogMessage
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.testing.memory_broker import InMemoryMessage
 
@@ -257,7 +257,7 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
         await until(lambda: well.subscriber is not None and well.subscriber.is_present)
         scene.publish("b")
         (stream,) = manager.streams.values()
-        await until(lambda: stream.group is not None and stream.group.state.ledger.head == 2)
+        await until(lambda: stream.group is not None and stream.group.state.ledger.next_seq == 2)
         assert scene.sink.derived(WELL) == [], "what lies before it comes again"
         scene.may_fail.set()
         await until(lambda: scene.broker.committed() == 2)
@@ -268,10 +268,10 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
 def test_a_redelivery_of_an_earlier_message_does_not_adjoin_the_next() -> None:
     """The lane had been broadcast up to 4 when a watcher fell behind at 2."""
     lane_tail = LaneTail(["log", 4], most=10)
-    lane_tail.append(Message(["log", 2], "c", None), 0)
+    lane_tail.append(LogMessage(["log", 2], "c", None), 0)
     assert lane_tail.newest is None
     assert not lane_tail.covers(["log", 3])
-    lane_tail.append(Message(["log", 5], "f", None), 0)
+    lane_tail.append(LogMessage(["log", 5], "f", None), 0)
     assert lane_tail.newest == ["log", 5]
     assert not lane_tail.covers(["log", 3])
     assert lane_tail.covers(["log", 5])
@@ -279,7 +279,7 @@ def test_a_redelivery_of_an_earlier_message_does_not_adjoin_the_next() -> None:
 
 def test_broadcasts_of_a_recreated_lane_stay_in_the_tail() -> None:
     lane_tail = LaneTail(["log", 4], most=10)
-    lane_tail.append(Message(["another", 0], "a", None), 0)
+    lane_tail.append(LogMessage(["another", 0], "a", None), 0)
     assert lane_tail.newest == ["another", 0]
 
 
@@ -342,7 +342,7 @@ async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(sce
             await scene.is_failing.wait()
         scene.is_quiet = True
         scene.may_fail.set()
-        await sink.until(lambda: bool(scene.told))
+        await sink.until(lambda: bool(scene.advanced))
         del scene.fails["sick"]
         await sink.until(lambda: sink.derived(SICK) == ["a"] and not sick.catching_up)
         scene.fails["sick"] = always

@@ -9,7 +9,7 @@ import pytest
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight, MessagesInFlight
-from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.streams.catchup.reading.lane_tail import LogMessage
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def backlog(messages: MessagesInFlight) -> Backlog:
 
 
 def given(backlog: Backlog, number: int) -> LaneMessageInFlight:
-    return LaneMessageInFlight(backlog, Message(["log", number], number, number), str)
+    return LaneMessageInFlight(backlog, LogMessage(["log", number], number, number), str)
 
 
 def derived_from(messages: MessagesInFlight, backlog: Backlog, number: int) -> LaneMessageInFlight:

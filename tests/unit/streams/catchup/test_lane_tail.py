@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.streams.scene import Scene, Sink, always, hosting
 from triggerer.streams import RuntimeSettings
-from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, LogMessage
 
 SICK, WELL = 1, 2
 
@@ -22,7 +22,7 @@ def sink() -> Sink:
 def test_a_message_that_made_room_is_not_covered() -> None:
     lane_tail = LaneTail(most=2)
     for number in range(4):
-        lane_tail.append(Message(["log", number], number, number), 1)
+        lane_tail.append(LogMessage(["log", number], number, number), 1)
     assert lane_tail.after(["log", 1], 5) is None
     found = lane_tail.after(["log", 2], 5)
     assert found is not None

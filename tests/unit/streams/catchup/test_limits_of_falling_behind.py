@@ -23,9 +23,9 @@ async def test_in_a_lane_that_cannot_be_stored_what_fails_comes_again_for_all(
         await sink.until(lambda: scene.opened.count(("well", "a")) > 2)
         await sink.until(lambda: scene.broker.committed("other") == 1)
         assert scene.broker.committed(lane) == 0
-        assert ("a", (0, 2, 0)) not in scene.told
+        assert ("a", (0, 2, 0)) not in scene.advanced
         assert {at[1] for at in sink.positions} <= {'"other"'}
-        assert {one.lane for _, one, _ in sink.parked.values()} <= {'"other"'}
+        assert {one.lane for _, one, _ in sink.messages.values()} <= {'"other"'}
         scene.fails.clear()
         await sink.until(lambda: scene.broker.committed(lane) == 1)
         await sink.until(lambda: sorted(sink.derived(1)) == ["a", "b"] and not sick.catching_up)
@@ -59,7 +59,7 @@ def without_dead_letters(scene: Scene) -> Scene:
 
 
 @pytest.mark.rule("18: the number and the bytes of parked messages have limits")
-async def test_at_a_bound_the_lane_stands_where_the_producer_has_no_dead_letters(
+async def test_at_a_bound_the_lane_waits_where_the_producer_has_no_dead_letters(
     scene: Scene,
 ) -> None:
     sink = Sink()
@@ -72,7 +72,7 @@ async def test_at_a_bound_the_lane_stands_where_the_producer_has_no_dead_letters
         await sink.until(lambda: sink.derived(2) == ["a", "b", "c"])
         assert well.blocked_by is None
         sink.is_full_of_parked = False
-        await sink.until(lambda: sorted(sink.derived(1)) == ["a", "c"] and len(sink.parked) == 1)
+        await sink.until(lambda: sorted(sink.derived(1)) == ["a", "c"] and len(sink.messages) == 1)
 
 
 @pytest.mark.rule(
@@ -87,8 +87,8 @@ async def test_at_a_bound_the_stream_is_held_where_the_producer_has_no_dead_lett
     async with hosting(scene, sink, parked_at_bound="dead_letter") as (_, _, well):
         scene.publish("a", "b")
         await sink.until(lambda: well.blocked_by == "sick")
-        assert scene.told == []
+        assert scene.advanced == []
         sink.is_full_of_parked = False
-        await sink.until(lambda: sink.kept(1) == ["a", "b"] and well.blocked_by is None)
+        await sink.until(lambda: sink.stored(1) == ["a", "b"] and well.blocked_by is None)
         scene.fails.clear()
-        await sink.until(lambda: sink.derived(1) == ["a", "b"] and not sink.parked)
+        await sink.until(lambda: sink.derived(1) == ["a", "b"] and not sink.messages)

@@ -214,6 +214,6 @@ async def test_a_watcher_that_waits_at_the_end_of_a_lane_receives_replayed_messa
         await sink.until(lambda: sink.derived(1) == ["a", "b"])
         await anyio.sleep(3 * IDLE_S)
         scene.rejects = lambda event: False
-        sink.keep()
+        sink.replay_parked()
         manager.replay_parked(one, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "b", "poison"])

@@ -194,7 +194,7 @@ class Kept(Sink):
 
     def submit_nowait(self, *given: Any) -> None:
         change = given[0]
-        if isinstance(change, PositionChange) and self.held is None:
+        if isinstance(change, PositionChange) and self.delayed_positions is None:
             self.rows.pop(change.lane, None)
             if change.position is not None:
                 self.rows[change.lane] = LanePosition(
@@ -247,9 +247,9 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
     async with hosting(scene, sink) as (manager, member):
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 3)
-        sink.held = []
+        sink.delayed_positions = []
         manager.rewind(member, [AGAIN])
-        await sink.until(lambda: bool(sink.held))
+        await sink.until(lambda: bool(sink.delayed_positions))
         # The watcher is live until its position is durable, and gets 3 live. The log had no 3 when the replay began.
         scene.publish(3)
         await sink.until(lambda: len(sink.events) == 4)
@@ -322,14 +322,14 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
         manager.add([_spec(scene, "other", 2, sink)])
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 6)
-        sink.held = []
+        sink.delayed_positions = []
         manager.rewind(member, [AGAIN])
-        await sink.until(lambda: bool(sink.held))
+        await sink.until(lambda: bool(sink.delayed_positions))
         scene.fails["one"] = lambda event: event == 3
         scene.publish(3)
-        await sink.until(lambda: len(sink.held or ()) == 2)
+        await sink.until(lambda: len(sink.delayed_positions or ()) == 2)
         manager.abandon(member)
-        late, sink.held = sink.held, None
+        late, sink.delayed_positions = sink.delayed_positions, None
         for change in late:
             sink.submit_nowait(change)
         assert not sink.ended
@@ -394,7 +394,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
     monkeypatch.setattr(f"{__name__}.Watching", WatchingFragile)
     Fragile.first[scene.broker] = may_raise = anyio.Event()
     sink = Kept()
-    sink.held = []
+    sink.delayed_positions = []
     scene.publish(*range(10))
     scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(10)]
     scene.gates["one", 3] = slow = anyio.Event()
@@ -402,7 +402,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
     async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])
         manager.rewind(member, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
-        await sink.until(lambda: bool(sink.held))
+        await sink.until(lambda: bool(sink.delayed_positions))
         may_raise.set()
         await sink.until(lambda: ("one", 3) in scene.opened)
         sink.release()

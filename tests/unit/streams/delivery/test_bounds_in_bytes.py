@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.streams.sources import (
     FromSource,
-    PausesAll,
     PausesLanes,
     Raw,
     Source,
+    SourceProducer,
     bounds,
     confirm_everything,
     group_of,
@@ -30,7 +30,7 @@ class TellsSizes(PausesLanes):
         return broker_payload.size_bytes
 
 
-class TellsSizesOfWholeStream(PausesAll):
+class TellsSizesOfWholeStream(SourceProducer):
     get_size = TellsSizes.get_size  # type: ignore[assignment]
 
 
@@ -70,7 +70,7 @@ async def test_at_a_groups_bound_in_bytes_the_poll_pauses_until_half_of_it_is_ad
         assert len(source.pulled) == 11, "the poll had pulled one more when it saw the bound"
         assert group_of(service).outstanding == 10
         assert group_of(service).state.lanes.outstanding_bytes == 1_000
-        assert source.told == [("pause", None)]
+        assert source.calls == [("pause", None)]
         waiting, service.store.waiting = service.store.waiting, []
         for event in waiting[:4]:
             event.complete(None)
@@ -85,8 +85,8 @@ async def test_at_a_groups_bound_in_bytes_the_poll_pauses_until_half_of_it_is_ad
         await confirm_everything(service)
         assert source.advanced == {0: list(range(100))}
         assert source.asked == [(0, number) for number in range(100)], "once for each"
-        told = [what for what, _ in source.told]
-        assert told == ["pause", "resume"] * (len(told) // 2)
+        calls = [what for what, _ in source.calls]
+        assert calls == ["pause", "resume"] * (len(calls) // 2)
         assert group_of(service).state.lanes.outstanding_bytes == 0
 
 
@@ -101,19 +101,19 @@ async def test_a_lane_at_its_bound_in_bytes_pauses_alone_and_the_others_go_on(
         source.publish(20, lane=0)
         source.publish(50, lane=1)
         await service.settle_down()
-        assert source.told == [("pause_lane", 0)]
+        assert source.calls == [("pause_lane", 0)]
         assert source.count(1) == 50
         assert len(service.store.waiting) == 4
         service.store.waiting.pop(0).complete(None)
         await service.settle_down()
-        assert source.told == [("pause_lane", 0)], "more than half of the bound is outstanding"
+        assert source.calls == [("pause_lane", 0)], "more than half of the bound is outstanding"
         service.store.waiting.pop(0).complete(None)
         await service.settle_down()
-        assert source.told == [("pause_lane", 0), ("resume_lane", 0), ("pause_lane", 0)]
+        assert source.calls == [("pause_lane", 0), ("resume_lane", 0), ("pause_lane", 0)]
         await confirm_everything(service)
         assert source.advanced[0] == list(range(20))
-        told = [what for what, _ in source.told]
-        assert told == ["pause_lane", "resume_lane"] * (len(told) // 2)
+        calls = [what for what, _ in source.calls]
+        assert calls == ["pause_lane", "resume_lane"] * (len(calls) // 2)
         assert group_of(service).state.lanes.full == {}
 
 
@@ -192,7 +192,7 @@ async def test_sizes_are_asked_for_only_where_the_class_tells_them(source: Sourc
         source.publish(50)
         await service.settle_down()
         assert source.count() == 50
-        assert (source.asked, source.told) == ([], [])
+        assert (source.asked, source.calls) == ([], [])
 
 
 @pytest.mark.parametrize("answer", [-1, None])

@@ -13,9 +13,9 @@ from tests.unit.streams.sources import (
     FromSource,
     FromWholeStream,
     Hook,
-    PausesAll,
     Raw,
     Source,
+    SourceProducer,
     bounds,
     confirm_everything,
     group_of,
@@ -42,7 +42,7 @@ async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
         # The poll had already pulled the eleventh when it saw the bound, and then stopped pulling.
         assert len(source.pulled) == 11
         assert group_of(service).outstanding == 10
-        assert source.told == [("pause", None)]
+        assert source.calls == [("pause", None)]
         waiting, service.store.waiting = service.store.waiting, []
         for event in waiting[:4]:
             event.complete(None)
@@ -51,15 +51,15 @@ async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
         waiting[4].complete(None)
         await service.settle_down()
         assert len(source.pulled) == 16
-        assert source.told == [("pause", None), ("resume", None), ("pause", None)]
+        assert source.calls == [("pause", None), ("resume", None), ("pause", None)]
         for event in waiting[5:]:
             event.complete(None)
         await service.settle_down()
         await confirm_everything(service)
         assert source.advanced == {0: list(range(100))}
-        told = [what for what, _ in source.told]
-        assert told == ["pause", "resume"] * (len(told) // 2)
-        assert len(told) < 50
+        calls = [what for what, _ in source.calls]
+        assert calls == ["pause", "resume"] * (len(calls) // 2)
+        assert len(calls) < 50
 
 
 async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> None:
@@ -105,7 +105,7 @@ async def test_a_lane_at_its_bound_pauses_alone_and_the_others_go_on(
         source.publish(20, lane=0)
         source.publish(50, lane=1)
         await service.settle_down()
-        assert source.told == [("pause_lane", 0)]
+        assert source.calls == [("pause_lane", 0)]
         assert source.count(1) == 50
         assert len(service.store.waiting) == 4
         source.publish(50, lane=2)
@@ -114,17 +114,17 @@ async def test_a_lane_at_its_bound_pauses_alone_and_the_others_go_on(
         waiting, service.store.waiting = service.store.waiting, []
         waiting[0].complete(None)
         await service.settle_down()
-        assert source.told == [("pause_lane", 0)], "more than half of the bound is outstanding"
+        assert source.calls == [("pause_lane", 0)], "more than half of the bound is outstanding"
         waiting[1].complete(None)
         await service.settle_down()
-        assert source.told == [("pause_lane", 0), ("resume_lane", 0), ("pause_lane", 0)]
+        assert source.calls == [("pause_lane", 0), ("resume_lane", 0), ("pause_lane", 0)]
         for event in waiting[2:]:
             event.complete(None)
         await service.settle_down()
         await confirm_everything(service)
         assert source.advanced[0] == list(range(20))
-        told = [what for what, _ in source.told]
-        assert told == ["pause_lane", "resume_lane"] * (len(told) // 2)
+        calls = [what for what, _ in source.calls]
+        assert calls == ["pause_lane", "resume_lane"] * (len(calls) // 2)
         assert group_of(service).state.lanes.full == {}
 
 
@@ -135,12 +135,12 @@ async def test_where_lanes_cannot_pause_alone_the_whole_poll_does(source: Source
         source.publish(20, lane=0)
         source.publish(50, lane=1)
         await service.settle_down()
-        assert source.told == [("pause", None)]
+        assert source.calls == [("pause", None)]
         assert (len(service.store.waiting), source.count(1)) == (4, 4)
         await confirm_everything(service)
         assert source.advanced == {0: list(range(20)), 1: list(range(50))}
-        told = [what for what, _ in source.told]
-        assert told == ["pause", "resume"] * (len(told) // 2)
+        calls = [what for what, _ in source.calls]
+        assert calls == ["pause", "resume"] * (len(calls) // 2)
 
 
 async def test_a_message_of_a_paused_lane_waits_with_the_whole_poll(
@@ -155,16 +155,16 @@ async def test_a_message_of_a_paused_lane_waits_with_the_whole_poll(
         await service.settle_down()
         assert [one.outstanding for one in group_of(service).state.lanes if one.key == 0] == [4]
         # The producer is asked again: if the lane went to another consumer and came back, the pause is forgotten.
-        assert source.told == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
+        assert source.calls == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
         while source.count(0) < 20:
             assert service.store.waiting
             service.store.waiting.pop(0).complete(None)
             await service.settle_down()
             assert all(lane.outstanding <= 4 for lane in group_of(service).state.lanes)
         assert source.advanced == {0: list(range(20)), 1: list(range(20))}
-        assert source.told.count(("pause", None)) == source.told.count(("resume", None))
+        assert source.calls.count(("pause", None)) == source.calls.count(("resume", None))
         # After the last pause the lane is resumed, and is not paused again.
-        assert source.told[-1] in {("resume_lane", 0), ("resume", None)}
+        assert source.calls[-1] in {("resume_lane", 0), ("resume", None)}
         assert group_of(service).state.lanes.full == {}
 
 
@@ -178,13 +178,13 @@ async def test_a_lane_that_has_room_again_before_it_is_paused_is_resumed_afterwa
         service.host(FromSource(source.name))
         source.publish(6)
         await service.settle_down()
-        assert source.told == [("pause_lane", 0)]
+        assert source.calls == [("pause_lane", 0)]
         await confirm_everything(service)
         assert source.count() == 4
-        assert source.told == [("pause_lane", 0)], "one at a time"
+        assert source.calls == [("pause_lane", 0)], "one at a time"
         gate.set()
         await service.settle_down()
-        assert source.told == [("pause_lane", 0), ("resume_lane", 0)]
+        assert source.calls == [("pause_lane", 0), ("resume_lane", 0)]
         await confirm_everything(service)
         assert source.advanced == {0: list(range(6))}
 
@@ -247,7 +247,7 @@ async def test_a_hook_that_raises_ends_the_group_loudly(
 
 
 async def test_a_producer_without_hooks_is_bounded_all_the_same(source: Source) -> None:
-    class Bare(PausesAll):
+    class Bare(SourceProducer):
         pause = SharedStreamProducer.pause
         resume = SharedStreamProducer.resume
 

@@ -319,7 +319,7 @@ async def test_a_joiner_is_bounded_by_its_queue_also_where_nobody_was_before(
         group = group_of(service)
         (subscriber,) = group.subscribers
         assert one.state is MemberState.RUNNING
-        assert group.state.ledger.head - subscriber.pulled == 4
+        assert group.state.ledger.next_seq - subscriber.pulled == 4
 
 
 async def test_the_grace_of_a_stuck_subscriber_is_not_extended_by_others_that_move(

@@ -23,13 +23,13 @@ def is_bad(event: Any) -> bool:
 def aside(sink: Sink) -> list[tuple[int, Any]]:
     return [
         (watcher, orjson.loads(one.data)[1])
-        for watcher, one, state in sink.parked.values()
+        for watcher, one, state in sink.messages.values()
         if state is ParkedState.SET_ASIDE
     ]
 
 
 def told(scene: Scene) -> dict[Any, AdvanceOutcome]:
-    return {value: AdvanceOutcome(*counts) for value, counts in scene.told}
+    return {value: AdvanceOutcome(*counts) for value, counts in scene.advanced}
 
 
 @pytest.fixture(params=["log", "queue"])
@@ -44,11 +44,11 @@ async def test_a_message_that_all_reject_is_parked_for_each_of_them(source: Scen
     async with hosting(source, sink, "one", "two"):
         source.publish("a", "bad", "b")
         await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["a", "b"])
-        await sink.until(lambda: len(source.told) == 3)
+        await sink.until(lambda: len(source.advanced) == 3)
     assert aside(sink) == [(1, "bad"), (2, "bad")]
     assert told(source)["bad"] == AdvanceOutcome(0, 0, 2)
-    assert source.set_aside == ["bad"]
-    (_, first, _), _ = sink.parked.values()
+    assert source.reported_parked == ["bad"]
+    (_, first, _), _ = sink.messages.values()
     assert (first.error, first.failures) == ("one cannot read bad", 0)
     assert first.key == f"{source.broker.identity}/0/1"
 
@@ -61,7 +61,7 @@ async def test_a_message_that_a_sibling_accepts_is_parked_for_the_other_alone(
     async with hosting(source, sink, "one", "two") as (_, one, _):
         source.publish("a", "bad", "b")
         await sink.until(lambda: sink.derived(2) == ["a", "bad", "b"])
-        await sink.until(lambda: len(source.told) == 3)
+        await sink.until(lambda: len(source.advanced) == 3)
         assert not one.catching_up
     assert aside(sink) == [(1, "bad")]
     assert sink.derived(1) == ["a", "b"]
@@ -70,27 +70,27 @@ async def test_a_message_that_a_sibling_accepts_is_parked_for_the_other_alone(
 async def test_the_broker_is_not_told_before_it_is_durable(source: Scene) -> None:
     sink = Sink()
     source.rejects = is_bad
-    sink.held_parked = []
+    sink.delayed_messages = []
     async with hosting(source, sink, "one"):
         source.publish("a", "bad", "b")
-        await sink.until(lambda: bool(sink.held_parked) and sink.derived(1) == ["a", "b"])
-        await sink.until(lambda: [value for value, _ in source.told] == ["a"])
+        await sink.until(lambda: bool(sink.delayed_messages) and sink.derived(1) == ["a", "b"])
+        await sink.until(lambda: [value for value, _ in source.advanced] == ["a"])
         await anyio.wait_all_tasks_blocked()
-        assert [value for value, _ in source.told] == ["a"]
+        assert [value for value, _ in source.advanced] == ["a"]
         sink.release_parked()
-        await sink.until(lambda: [value for value, _ in source.told] == ["a", "bad", "b"])
+        await sink.until(lambda: [value for value, _ in source.advanced] == ["a", "bad", "b"])
 
 
 async def test_many_that_follow_one_another_are_stored_together(source: Scene) -> None:
     sink = Sink()
     source.rejects = is_bad
-    sink.held_parked = []
+    sink.delayed_messages = []
     async with hosting(source, sink, "one"):
         source.publish(*(f"bad {number}" for number in range(50)))
-        await sink.until(lambda: len(sink.held_parked or ()) == 50)
-        assert not source.told
+        await sink.until(lambda: len(sink.delayed_messages or ()) == 50)
+        assert not source.advanced
         sink.release_parked()
-        await sink.until(lambda: len(source.told) == 50)
+        await sink.until(lambda: len(source.advanced) == 50)
     assert len(aside(sink)) == 50
 
 
@@ -102,7 +102,7 @@ async def test_one_that_comes_again_is_not_set_aside_twice(source: Scene) -> Non
         source.publish("bad", "a")
         await sink.until(lambda: source.opened.count(("one", "bad")) > 2)
         source.is_breaking = False
-        await sink.until(lambda: len(source.told) == 2)
+        await sink.until(lambda: len(source.advanced) == 2)
     assert aside(sink) == [(1, "bad")]
 
 
@@ -114,12 +114,12 @@ async def test_one_that_comes_again_behind_another_is_not_stored_again(source: S
     async with hosting(source, sink, "one"):
         source.publish("a", "bad")
         await sink.until(lambda: aside(sink) == [(1, "bad")])
-        sink.parked.clear()
+        sink.messages.clear()
         before = source.opened.count(("one", "bad"))
         await sink.until(lambda: source.opened.count(("one", "bad")) > before + 2)
         sink.refuses = lambda *_: False
-        await sink.until(lambda: source.told[-2:] == [("a", (1, 0, 0)), ("bad", (0, 0, 1))])
-    assert not sink.parked
+        await sink.until(lambda: source.advanced[-2:] == [("a", (1, 0, 0)), ("bad", (0, 0, 1))])
+    assert not sink.messages
 
 
 async def test_a_message_that_the_broker_dead_letters_is_not_parked(source: Scene) -> None:
@@ -128,9 +128,9 @@ async def test_a_message_that_the_broker_dead_letters_is_not_parked(source: Scen
     source.has_dead_letters = True
     async with hosting(source, sink, "one"):
         source.publish("bad", "a")
-        await sink.until(lambda: len(source.told) == 2)
+        await sink.until(lambda: len(source.advanced) == 2)
     assert told(source)["bad"] == AdvanceOutcome(0, 0, 1)
-    assert (sink.parked, source.set_aside) == ({}, [])
+    assert (sink.messages, source.reported_parked) == ({}, [])
 
 
 async def test_where_a_sibling_fails_it_and_is_behind_it_is_set_aside_all_the_same(
@@ -155,7 +155,7 @@ async def test_at_a_bound_the_watcher_stands_there_alone(source: Scene) -> None:
     async with hosting(source, sink, "one", "two") as (_, one, _):
         source.publish("bad", "a")
         await sink.until(lambda: "full" in (one.refusals.latest or ""))
-        assert not sink.parked
+        assert not sink.messages
         sink.is_full_of_parked = False
         await sink.until(lambda: aside(sink) == [(1, "bad")])
         await sink.until(lambda: sink.derived(1) == ["a"] and "a" in sink.derived(2))
@@ -169,10 +169,10 @@ async def test_at_a_bound_the_message_of_a_lone_watcher_comes_again(source: Scen
     async with hosting(source, sink, "one"):
         source.publish("bad", "a")
         await sink.until(lambda: source.opened.count(("one", "bad")) > 2)
-        assert AdvanceOutcome(0, 1, 0) in [AdvanceOutcome(*counts) for _, counts in source.told]
+        assert AdvanceOutcome(0, 1, 0) in [AdvanceOutcome(*counts) for _, counts in source.advanced]
         sink.is_full_of_parked = False
         await sink.until(lambda: aside(sink) == [(1, "bad")])
-        await sink.until(lambda: source.told[-1] == ("a", (1, 0, 0)))
+        await sink.until(lambda: source.advanced[-1] == ("a", (1, 0, 0)))
     assert sink.derived(1) == ["a"]
 
 
@@ -185,22 +185,22 @@ async def test_one_that_cannot_be_written_as_bytes_is_not_lost(source: Scene) ->
         assert "cannot write bad" in (one.refusals.latest or "")
         source.cannot_dump = lambda _: False
         await sink.until(lambda: aside(sink) == [(1, "bad")])
-        await sink.until(lambda: source.told[-1] == ("a", (1, 0, 0)))
+        await sink.until(lambda: source.advanced[-1] == ("a", (1, 0, 0)))
     assert sink.derived(1) == ["a"]
 
 
 async def test_after_a_lost_lease_nothing_is_advanced(source: Scene) -> None:
     sink = Sink()
     source.rejects = is_bad
-    sink.held_parked = []
+    sink.delayed_messages = []
     async with hosting(source, sink, "one"):
         source.publish("bad", "a")
-        await sink.until(lambda: len(sink.held_parked or ()) == 1)
-        (change,) = sink.held_parked
+        await sink.until(lambda: len(sink.delayed_messages or ()) == 1)
+        (change,) = sink.delayed_messages
         assert isinstance(change.what, SetAside)
         change.on_done(LeaseLost("another instance owns it"))
         await sink.until(lambda: sink.derived(1) == ["a"])
-        assert not source.told
+        assert not source.advanced
 
 
 async def test_a_replayed_message_that_fails_is_parked_again_with_the_reason(source: Scene) -> None:
@@ -208,8 +208,8 @@ async def test_a_replayed_message_that_fails_is_parked_again_with_the_reason(sou
     source.rejects = always
     async with hosting(source, sink, "one"):
         source.publish("bad")
-        await sink.until(lambda: len(source.told) == 1)
-    sink.keep()
-    kept = sink.stored_backlogs()
-    async with hosting(source, sink, "one", kept=kept):
+        await sink.until(lambda: len(source.advanced) == 1)
+    sink.replay_parked()
+    stored_backlogs = sink.stored_backlogs()
+    async with hosting(source, sink, "one", stored_backlogs=stored_backlogs):
         await sink.until(lambda: aside(sink) == [(1, "bad")])

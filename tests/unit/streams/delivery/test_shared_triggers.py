@@ -116,7 +116,7 @@ async def test_a_shared_trigger_waits_until_the_backlog_of_its_other_watcher_is_
         await sink.until(lambda: scene.broker.committed() == 1)
         (stream,) = manager.streams.values()
         # A group that ended while a position was being written would leave this state.
-        sink.held = []
+        sink.delayed_positions = []
         place, now = [scene.broker.identity, 1], datetime.now(UTC)
         stream.behind.backlogs.fall_behind(WatcherRef(1, 0), 0, place, fence, now, lambda _: None)
         scene.publish("b")

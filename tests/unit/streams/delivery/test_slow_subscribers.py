@@ -50,7 +50,7 @@ def in_lane(values: Sequence[str], lane: int) -> list[str]:
 
 
 def has_fallen_behind(sink: Sink) -> bool:
-    return bool(sink.positions or sink.kept_ever)
+    return bool(sink.positions or sink.stored_ever)
 
 
 async def some_turns(count: int = 200) -> None:
@@ -174,7 +174,7 @@ class Shared(Sink):
             await self.has_room.wait()
 
 
-async def test_while_the_store_is_slow_nobody_is_and_when_it_is_well_again_who_is_is_seen(
+async def test_no_subscriber_counts_as_slow_while_the_store_is_slow_but_afterwards_one_falls_behind(
     any_scene: Scene,
 ) -> None:
     sink = Shared()

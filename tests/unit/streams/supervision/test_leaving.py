@@ -84,14 +84,14 @@ async def test_a_message_that_a_deleted_watcher_never_pulled_is_acked_if_a_sibli
     async with hosting(scene, sink, "leaves", "stays") as (manager, leaves, _):
         scene.publish("pulled", "queued")
         await sink.until(lambda: {("leaves", "pulled"), ("stays", "queued")} <= set(scene.opened))
-        assert scene.told == []
+        assert scene.advanced == []
         manager.remove(leaves, on_purpose=True)
-        await sink.until(lambda: len(scene.told) >= 2)
-        assert scene.told[:2] == [("pulled", (2, 0, 0)), ("queued", outcome)]
+        await sink.until(lambda: len(scene.advanced) >= 2)
+        assert scene.advanced[:2] == [("pulled", (2, 0, 0)), ("queued", outcome)]
         scene.fails.clear()
         await sink.until(lambda: scene.broker.committed() == 2)
     assert not sink.positions
-    assert not sink.kept_ever
+    assert not sink.stored_ever
 
 
 @pytest.mark.rule("9: a change of a watcher's arguments resolves no message")
@@ -339,7 +339,7 @@ async def test_a_task_woken_as_the_lease_ended_neither_broadcasts_nor_advances(
         wake(service, upstream)
         service.manager.close_stream(one.key)
         await service.settle_down()
-        assert group.state.ledger.head == 1
+        assert group.state.ledger.next_seq == 1
         assert upstream.advanced == []
 
 
@@ -400,7 +400,7 @@ async def test_a_stop_that_comes_while_the_producer_resumes_is_not_forgotten(
         group.stop_pulling()
         gate.set()
         await service.settle_down()
-        assert group.state.ledger.head == 2
+        assert group.state.ledger.next_seq == 2
 
 
 async def test_a_watcher_that_is_deleted_as_its_back_off_ends_does_not_come_back(

@@ -133,9 +133,9 @@ async def test_answers_for_an_earlier_group_move_nothing(
         await sink.until(lambda: scene.broker.committed() == 10)
         scene.fails["sick"] = lambda event: event == "bad"
         scene.publish("bad")
-        await sink.until(lambda: sink.kept(SICK) == missed[:1])
+        await sink.until(lambda: sink.stored(SICK) == missed[:1])
         scene.publish(*missed[1:])
-        await sink.until(lambda: sink.kept(SICK) == missed and scene.broker.committed() == 14)
+        await sink.until(lambda: sink.stored(SICK) == missed and scene.broker.committed() == 14)
         sink.is_holding = True
         scene.fails.clear()
         await sink.until(lambda: len(sink.waiting) == 4)

@@ -150,7 +150,7 @@ async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
     "11: a trigger that returns is started again",
     "a watcher works for half an hour and then silently stops",
 )
-async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
+async def test_a_filter_that_returns_is_started_again(upstream: Upstream) -> None:
     async def act(event: Any) -> str:
         return "return" if event == 0 else ""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from triggerer.domain.attempts import Progress, StageProgress, TaskProgress
+from triggerer.domain.attempts import SparkProgress, StageProgress, TaskProgress
 from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.spark.progress import ProgressWatch
 from triggerer.worker.spark.stages import MOST_STAGES, Stages
@@ -75,12 +75,12 @@ def test_stages_add_up_and_a_stage_that_is_no_longer_active_is_read_once_more(
     watch._look()  # noqa: SLF001
     progress = watch.progress()
     assert progress is not None
-    assert progress.total == Progress(1, 0, 10, 4, 0, 100, 0, 800)
+    assert progress.total == SparkProgress(1, 0, 10, 4, 0, 100, 0, 800)
     session.stages, session.active = {3: FakeStage(10, 10, 250), 4: FakeStage(2, 1, 0)}, [4]
     watch._look()  # noqa: SLF001
     progress = watch.progress()
     assert progress is not None
-    assert progress.total == Progress(2, 1, 12, 11, 0, 250, 0, 2000)
+    assert progress.total == SparkProgress(2, 1, 12, 11, 0, 250, 0, 2000)
     assert str(progress.total) == "stages 1/2, tasks 11/12, 250 rows read, 2,000 bytes read"
 
 
@@ -99,7 +99,7 @@ def test_a_task_has_the_stages_that_were_first_seen_in_its_last_try(
     # The watch looks only once a second, so it takes a last look when a task has succeeded.
     session.stages[2], session.active = FakeStage(4, 4, 40, ended=103), []
     assert watch.end_task("a", has_succeeded=True) == TaskProgress(
-        Progress(1, 1, 4, 4, 0, 40, 0, 320),
+        SparkProgress(1, 1, 4, 4, 0, 40, 0, 320),
         (StageProgress(2, "count", at(100), at(103), 4, 4, 0, 40, 0, 320),),
     )
     watch.begin_task("b")
@@ -144,7 +144,7 @@ def test_over_connect_the_server_tells_the_stages_of_each_operation_and_no_rows(
     watch._on_connect([stage], 1, "two", True)  # noqa: SLF001
     progress = watch.progress()
     assert progress is not None
-    assert progress.total == Progress(2, 1, 8, 6, 0, None, None, 14)
+    assert progress.total == SparkProgress(2, 1, 8, 6, 0, None, None, 14)
     assert progress.tasks["a"].total == progress.total
 
 
@@ -155,12 +155,12 @@ def test_of_many_stages_the_newest_are_kept_and_all_are_counted() -> None:
     stages.put("late", StageProgress(999, "", at(0), None, 2, 1, rows_read=1))
     progress = stages.progress()
     assert progress is not None
-    assert progress.total == Progress(61, 60, 122, 121, 0, 61, None, None)
+    assert progress.total == SparkProgress(61, 60, 122, 121, 0, 61, None, None)
     assert len(progress.newest_stages) == MOST_STAGES
     assert [stage.stage_id for stage in stages.active] == [999]
 
 
 def test_the_progress_of_a_task_is_stored_as_text() -> None:
     stage = StageProgress(1, "count at a.py:1", at(1), None, 4, 1, 0, 5, 6, 7)
-    progress = TaskProgress(Progress(1, 0, 4, 1, 0, 5, 6, 7), (stage,))
+    progress = TaskProgress(SparkProgress(1, 0, 4, 1, 0, 5, 6, 7), (stage,))
     assert TaskProgress.from_text(progress.to_text()) == progress

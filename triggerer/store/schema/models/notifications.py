@@ -36,7 +36,7 @@ class Notification(Base):
 
 
 class NotifiedSubject(Base):
-    """The last message about a watcher or a DAG, see `triggerer.domain.notifications.Told`.
+    """The last message about a watcher or a DAG, see `triggerer.domain.notifications.LastNotification`.
 
     The row with the event `digest` and an empty subject is about the last digest. Each process that makes messages
     locks this row first.

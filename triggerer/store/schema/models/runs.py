@@ -93,7 +93,7 @@ class DagRun(Base):
     """The reason why a running or held run waits. In other states, the value is out of date."""
     waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     progress: Mapped[str | None] = mapped_column(Text)
-    """The JSON of `triggerer.domain.attempts.Progress`. If the run is not running, the value is out of date."""
+    """The JSON of `triggerer.domain.attempts.SparkProgress`. If the run is not running, the value is out of date."""
     partition_key: Mapped[str | None] = mapped_column(Text)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
     """Queued runs with a higher priority are executed first."""

@@ -93,7 +93,7 @@ class Backlog:
         return self.reemit is not None and is_before(self.cursor, self.reemit.until)
 
     @property
-    def last_end(self) -> Position:
+    def position_before_gap(self) -> Position:
         """`position`, or the beginning of a stretch without messages if such a stretch ends at `position`.
 
         Compare this property with the broker's position: the broker advances past messages only, never past such a
@@ -112,14 +112,14 @@ class Backlog:
         failed with message 10, the stored position is 10, because the count of failures belongs to message 10.
         """
         has_failed = self.failures and self.position == self.cursor
-        return self.position if has_failed else self.last_end
+        return self.position if has_failed else self.position_before_gap
 
     @property
     def stored_log_end(self) -> int | None:
-        """The value for `PositionChange.head`. Users see `head - stored_position` as the number of missed messages.
+        """The value for `PositionChange.log_end`.
 
-        Usually the value is `log_end`. If no message is left, it is the number of `stored_position`, so that users see
-        zero.
+        Users see `log_end - stored_position` as the number of missed messages. Usually the value is `log_end`. If no
+        message is left, it is the number of `stored_position`, so that users see zero.
         """
         log_end = self.log_end
         is_over = log_end is not None and log_end <= self.position[1]

@@ -184,7 +184,7 @@ class Backlogs:
         self.leave_live(backlog)
         self._unwatch(backlog)
         backlog.is_gone = True
-        self._record_position(backlog)
+        self._update_behind(backlog)
         self._add(new)
         return new
 
@@ -202,7 +202,7 @@ class Backlogs:
     def go_live(self, backlog: Backlog) -> None:
         """Record that the watcher has caught up in this lane: its live filter continues at `cursor`."""
         backlog.is_caught_up = True
-        self._record_position(backlog)
+        self._update_behind(backlog)
         self.live.setdefault(backlog.lane, {})[backlog] = None
         self.record_change(backlog)
 
@@ -236,9 +236,9 @@ class Backlogs:
             # The watcher may have missed messages before its position. Until the new position is durable, the broker
             # must not advance past these messages.
             backlog.is_stored = False
-        place = None if position == backlog.position and not backlog.is_caught_up else position
+        moved_to = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(
-            backlog, position, now, reemit=reemit, rewound_to=place or backlog.rewound_to
+            backlog, position, now, reemit=reemit, rewound_to=moved_to or backlog.rewound_to
         )
         self._store(new, on_stored)
 
@@ -271,9 +271,9 @@ class Backlogs:
         live.pop(backlog, None)
         if not live:
             self.live.pop(backlog.lane, None)
-        self._record_position(backlog)
+        self._update_behind(backlog)
 
-    def _record_position(self, backlog: Backlog) -> None:
+    def _update_behind(self, backlog: Backlog) -> None:
         watcher_id = backlog.watcher.watcher_id
         behind = self._behind.get(watcher_id)
         if not (backlog.is_caught_up or backlog.is_gone):
@@ -345,7 +345,7 @@ class Backlogs:
     def _add(self, backlog: Backlog) -> None:
         self.by_lane.setdefault(backlog.lane, {})[backlog.watcher.watcher_id] = backlog
         self._by_watcher.setdefault(backlog.watcher.watcher_id, {})[backlog.lane] = backlog
-        self._record_position(backlog)
+        self._update_behind(backlog)
         if backlog.rewound_to is not None:
             self.rewound.setdefault(backlog.lane, {})[backlog] = None
 

@@ -78,16 +78,16 @@ def _enter(
     head = state.head_of(lane)
     # The watcher reads all outstanding messages of the lane again, even messages that its live filter has read.
     # Idempotency keys prevent repeated events.
-    place = [None, state.ledger.head if head is None else head.seq]
+    position = [None, state.ledger.next_seq if head is None else head.seq]
     backlog = backlogs.find(lane, watcher.watcher_id)
     if backlog is None:
         stored = StoredLane()
         stored.restart_reading()
-        _add(backlogs, watcher, one, fence, place, stored)
+        _add(backlogs, watcher, one, fence, position, stored)
         return
     assert backlog.stored_lane is not None
     if backlog.is_caught_up:
-        backlog.position = backlog.cursor = place
+        backlog.position = backlog.cursor = position
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
     # Let the reader begin at once, even while a message is being stored. If the store is full, it stores the message
@@ -101,7 +101,7 @@ def _add(
     watcher: WatcherRef,
     one: StoredBacklog,
     fence: Fence,
-    place: Position,
+    position: Position,
     stored: StoredLane,
 ) -> None:
     lane = decode_lane(one.lane)
@@ -112,8 +112,8 @@ def _add(
             one.lane,
             one.since,
             fence,
-            place,
-            place,
+            position,
+            position,
             is_stored=True,
             stored_lane=stored,
         )

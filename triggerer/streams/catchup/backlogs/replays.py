@@ -121,7 +121,7 @@ class Replays:
             await self._carry_out(state, request)
             self._backoff.reset()
         except Exception as error:
-            if not _may_pass(request, error):
+            if not _is_retryable(request, error):
                 # The plugin failed, or the replay is impossible: show the error and end the request.
                 self.refuse(request, error)
                 return
@@ -271,7 +271,7 @@ class Replays:
                 member.record_replay_failure(request.watcher_id, error)
 
 
-def _may_pass(request: ReplayRequest, error: Exception) -> bool:
+def _is_retryable(request: ReplayRequest, error: Exception) -> bool:
     """Return whether to try the request again.
 
     After a restore, a stream would skip messages if it began before its request was carried out. So a request of a

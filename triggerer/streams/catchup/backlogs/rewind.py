@@ -99,15 +99,15 @@ class Rewind:
 
         Such a message is outstanding, or has events that are not durable.
         """
-        others = [
+        must_be_read = [
             self._state.lowest_outstanding(self._lane),
             None if backlog is None else backlog.position,
         ]
-        place = self._start
-        for other in others:
-            if other is not None and is_before(other, place):
-                place = other
-        return place
+        earliest = self._start
+        for position in must_be_read:
+            if position is not None and is_before(position, earliest):
+                earliest = position
+        return earliest
 
     def _aim(self, backlog: Backlog) -> tuple[Position, Reemission | None] | None:
         """Return the new position and re-emission of an existing backlog, or None if the backlog needs no change."""
@@ -148,16 +148,16 @@ class Rewind:
             return
         try:
             with plugin_code(f"get_position() of the shared stream {self._state.name}"):
-                self._enter_unless_overtaken(new)
+                self._enter_or_begin_again(new)
         except Exception as raised:
             # The caller is the task that stores the positions of all streams, so it must not fail. The error ends only
             # this replay, whose row stays for the next owner.
             self._on_stored(raised)
 
-    def _enter_unless_overtaken(self, new: Backlog) -> None:
-        place = self._state.lowest_outstanding(self._lane)
+    def _enter_or_begin_again(self, new: Backlog) -> None:
+        outstanding = self._state.lowest_outstanding(self._lane)
         is_known = self._state.backlogs.find(self._lane, self._watcher.watcher_id) is not None
-        if is_known or (place is not None and is_before(place, new.position)):
+        if is_known or (outstanding is not None and is_before(outstanding, new.position)):
             # Begin again, because meanwhile the watcher has fallen behind, or the poll has broadcast an earlier
             # message.
             self.begin()

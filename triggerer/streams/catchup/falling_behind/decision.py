@@ -49,7 +49,7 @@ class FallingBehind:
         if position is not None:
             failed_in = state.failed_in
             failed_in[lane.key] = position
-            state.redelivered_before[lane.key] = state.ledger.head
+            state.redelivered_before[lane.key] = state.ledger.next_seq
             if len(failed_in) > self._look_through_at:
                 self._forget_empty_lanes()
                 # If many lanes fail at the same time, do not search them at each failure.
@@ -67,7 +67,7 @@ class FallingBehind:
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)
-            if until <= self._state.ledger.head and (lane is None or not lane.outstanding):
+            if until <= self._state.ledger.next_seq and (lane is None or not lane.outstanding):
                 del before[key], self._state.failed_in[key]
 
     @property
@@ -101,7 +101,7 @@ class FallingBehind:
             for watcher in failed
             if (source := state.source_of(watcher)) is not None
         }
-        behind, read = self._others(lane, position)
+        behind, read = self._catching_up_there(lane, position)
         if fences:
             if not state.may_fall_behind or lane.key in self._unsuitable:
                 return outcome
@@ -143,7 +143,9 @@ class FallingBehind:
             )
         }
 
-    def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
+    def _catching_up_there(
+        self, lane: Lane, position: Position
+    ) -> tuple[set[WatcherRef], set[WatcherRef]]:
         """Return the watchers behind at this message, and the watchers that read it while they caught up."""
         behind, read = set[WatcherRef](), set[WatcherRef]()
         for backlog in self._state.backlogs.by_lane.get(lane.key, {}).values():

@@ -140,7 +140,7 @@ class CatchUp:
         """Let the reader read a lane in its turn: the watcher fell behind there, or the lane has more messages."""
         self._reader.offer(backlog)
 
-    def look_for_replays(self) -> None:
+    def read_replayed_messages(self) -> None:
         """Read the parked messages that an operator replays. They come before further messages of the backlogs."""
         if self._replays is not None:
             self._replays.restart_reading()
@@ -412,7 +412,7 @@ class CatchUp:
         if backlog is not None and backlog.in_flight_by is not self._in_flight:
             self._take_over(backlog)
         assert self._reader.tasks is not None
-        self._handover.look_if_due(self._reader.tasks)
+        self._handover.look_up_ends_if_due(self._reader.tasks)
         if backlog is None and self._is_behind and not self.has_replays:
             await self._reader.wait_for_turn()
         return backlog

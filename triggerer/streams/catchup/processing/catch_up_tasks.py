@@ -206,7 +206,7 @@ class CatchUpTasks:
             if watcher.watcher_id in watcher_ids:
                 self._with_replays.add(watcher)
                 if (running := self._catching_up.get(watcher)) is not None:
-                    running.look_for_replays()
+                    running.read_replayed_messages()
         self.start(member)
 
     def _try_now(self, watchers: Iterable[WatcherRef]) -> None:
@@ -310,7 +310,7 @@ class CatchUpTasks:
                     self._tasks,
                 )
                 if watcher in self._with_replays:
-                    catching_up.look_for_replays()
+                    catching_up.read_replayed_messages()
                 self._catching_up[watcher] = catching_up
                 self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
 

@@ -11,7 +11,7 @@ from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import StoredMessage
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
-from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
 from triggerer.streams.clock import published_at
 
@@ -56,7 +56,10 @@ class LaneMessageInFlight(_InFlight):
     __slots__ = ("_key_of", "backlog", "is_being_parked", "is_parked", "message")
 
     def __init__(
-        self, backlog: Backlog, message: Message | QueueMessage, key_of: Callable[[Any], str | None]
+        self,
+        backlog: Backlog,
+        message: LogMessage | QueueMessage,
+        key_of: Callable[[Any], str | None],
     ) -> None:
         # The base class's `__init__` would cost a call for each message.
         self.unresolved = 1
@@ -100,7 +103,7 @@ class Probe(_InFlight):
     is_probe = True
     key = None
 
-    def __init__(self, backlog: Backlog, message: Message | QueueMessage) -> None:
+    def __init__(self, backlog: Backlog, message: LogMessage | QueueMessage) -> None:
         super().__init__()
         self.event = message.event
         self.backlog = backlog
@@ -167,7 +170,7 @@ class MessagesInFlight:
     def pass_by(self, in_flight: LaneMessageInFlight) -> None:
         """Move the cursor past a log's message without events. If no message is in flight, move the position too."""
         backlog, position = in_flight.backlog, in_flight.message.position
-        # `Message.end` has this value too, but this function runs for nearly every message and saves the call.
+        # `LogMessage.end` has this value too, but this function runs for nearly every message and saves the call.
         backlog.cursor = [position[0], position[1] + 1]
         if backlog.in_flight_by is self and backlog not in self._by_lane:
             backlog.position = backlog.cursor

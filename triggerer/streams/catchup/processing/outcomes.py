@@ -67,7 +67,7 @@ class Outcomes:
         self._replays = replays
         self._on_failure = on_failure
         self._on_success = on_success
-        self._going_on: Backlog | None = None
+        self._passing_lane: Backlog | None = None
         """For a log: the lane whose message passed last, so that the lane's next message needs less work. None after a
         failure.
         """
@@ -85,22 +85,22 @@ class Outcomes:
         if in_flight.is_dropped:
             return False
         backlog = in_flight.backlog
-        is_going_on = backlog is self._going_on
-        if is_going_on and not (in_flight.derived or in_flight.is_rejected or backlog.is_gone):
+        was_passing = backlog is self._passing_lane
+        if was_passing and not (in_flight.derived or in_flight.is_rejected or backlog.is_gone):
             # This is the usual case, and must be fast: the filter has skipped the message.
             self._in_flight.pass_by(in_flight)
             return True
         if in_flight.is_rejected and not self._reject(in_flight):
             return False
         in_flight.unresolved -= 1
-        if not is_going_on:
+        if not was_passing:
             # This is the lane's first message that passes since a failure, or since another lane had its turn.
             self._on_success()
             self._reader.record_success(backlog)
         self._in_flight.add(in_flight)
         goes_on = self._pass(in_flight)
-        if not is_going_on and goes_on and backlog.stored_lane is None:
-            self._going_on = backlog
+        if not was_passing and goes_on and backlog.stored_lane is None:
+            self._passing_lane = backlog
         return goes_on
 
     def _resolve_alone(self, in_flight: Probe | ReplayedMessageInFlight) -> bool:
@@ -151,7 +151,7 @@ class Outcomes:
 
     def record_failure(self) -> None:
         """Record that users see a failure. Once a message passes, `on_success` is called and clears the failure."""
-        self._going_on = None
+        self._passing_lane = None
 
     def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
         """Handle the store's answer for an event of the message."""

@@ -15,7 +15,7 @@ from triggerer.errors import PluginError
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.reading.lane_ends import find_positions
-from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage, QueueReader
 from triggerer.streams.delivery.group_state import GroupState
 
@@ -29,23 +29,25 @@ _WAIT_S: Final = 2.0
 """How long one reading of the log for probes may last. At the lane's end it would otherwise wait for ever."""
 
 
-class _ProbeState:
+class _LaneProbes:
+    """The probes for one backlog's failed message: candidates, and outcomes so far."""
+
     __slots__ = (
         "candidates",
         "failed",
         "has_passed",
         "is_exhausted",
         "keys",
-        "tried",
+        "last_read",
         "without_evidence",
     )
 
     def __init__(self, position: Position) -> None:
-        self.tried = position
+        self.last_read = position
         """The position of the last message that was read for probes."""
         self.keys: set[str | None] = set()
         """The keys of a queue's probes that were chosen already."""
-        self.candidates: deque[Message | QueueMessage] = deque()
+        self.candidates: deque[LogMessage | QueueMessage] = deque()
         self.failed = 0
         self.without_evidence = 0
         self.has_passed = False
@@ -66,46 +68,46 @@ class Probes:
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
         self._state = state
         self._queue = queue
-        self._probes: dict[Backlog, _ProbeState] = {}
+        self._probes: dict[Backlog, _LaneProbes] = {}
 
     def is_due(self, backlog: Backlog) -> bool:
         """Return whether a probe must be tried before the lane's failed message is tried again."""
         if backlog.failures < self._state.settings.max_deliveries:
             return False
-        probe = self._probes.get(backlog)
-        return probe is None or not (
-            probe.has_passed or probe.is_exhausted or probe.failed >= _MOST_FAILED
+        probes = self._probes.get(backlog)
+        return probes is None or not (
+            probes.has_passed or probes.is_exhausted or probes.failed >= _MOST_FAILED
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
         """Return whether the filter has accepted a probe, so that the failed message must be poison."""
-        probe = self._probes.get(backlog)
-        return probe is not None and probe.has_passed
+        probes = self._probes.get(backlog)
+        return probes is not None and probes.has_passed
 
-    async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
+    async def next(self, backlog: Backlog) -> LogMessage | QueueMessage | None:
         """Return the next probe, or None if there is none now.
 
         Raises:
             Exception: The producer's error.
         """
-        probe = self._probes.get(backlog)
-        if probe is None:
-            probe = self._probes[backlog] = _ProbeState(backlog.cursor)
-        if not probe.candidates and probe.without_evidence < _MOST_WITHOUT_EVIDENCE:
+        probes = self._probes.get(backlog)
+        if probes is None:
+            probes = self._probes[backlog] = _LaneProbes(backlog.cursor)
+        if not probes.candidates and probes.without_evidence < _MOST_WITHOUT_EVIDENCE:
             if self._queue is None:
-                await self._fill(backlog, probe)
+                await self._fill(backlog, probes)
             else:
-                await self._fill_from_queue(backlog, probe, self._queue)
-        if probe.candidates:
-            return probe.candidates.popleft()
-        probe.is_exhausted = True
+                await self._fill_from_queue(backlog, probes, self._queue)
+        if probes.candidates:
+            return probes.candidates.popleft()
+        probes.is_exhausted = True
         return None
 
     def mark_failed(self, backlog: Backlog) -> None:
         """Record that the filter failed with a probe."""
-        probe = self._probes.get(backlog)
-        if probe is not None:
-            probe.failed += 1
+        probes = self._probes.get(backlog)
+        if probes is not None:
+            probes.failed += 1
 
     def mark_passed(self, backlog: Backlog, *, is_evidence: bool) -> None:
         """Record that the filter moved past a probe.
@@ -113,38 +115,38 @@ class Probes:
         Args:
             is_evidence: True if the filter derived an event from the probe, or rejected it.
         """
-        probe = self._probes.get(backlog)
-        if probe is not None:
-            probe.has_passed |= is_evidence
-            probe.without_evidence += not is_evidence
+        probes = self._probes.get(backlog)
+        if probes is not None:
+            probes.has_passed |= is_evidence
+            probes.without_evidence += not is_evidence
 
     def allow_more(self, backlog: Backlog) -> None:
         """Allow further probes, because the message failed again, and later messages may have arrived since."""
-        probe = self._probes.get(backlog)
-        if probe is not None:
-            probe.is_exhausted = False
-            probe.without_evidence = 0
+        probes = self._probes.get(backlog)
+        if probes is not None:
+            probes.is_exhausted = False
+            probes.without_evidence = 0
 
     def forget(self, backlog: Backlog) -> None:
         """Forget the lane's probes, because the failures for which they were tried no longer count."""
         self._probes.pop(backlog, None)
 
-    async def _fill(self, backlog: Backlog, probe: _ProbeState) -> None:
+    async def _fill(self, backlog: Backlog, probes: _LaneProbes) -> None:
         producer = self._state.producer
         assert producer is not None
         end = self._end_of(backlog)
-        found = await _read_some(producer, backlog.lane, following(probe.tried), end, _BATCH)
+        found = await _read_some(producer, backlog.lane, following(probes.last_read), end, _BATCH)
         if found:
-            probe.tried = found[-1].position
-        elif not (probe.failed or probe.without_evidence):
-            found = await self._first_of_others(producer, backlog.lane)
-        probe.candidates.extend(found)
+            probes.last_read = found[-1].position
+        elif not (probes.failed or probes.without_evidence):
+            found = await self._first_of_other_lanes(producer, backlog.lane)
+        probes.candidates.extend(found)
 
-    async def _first_of_others(
+    async def _first_of_other_lanes(
         self, producer: SharedStreamProducer, lane: Hashable
-    ) -> list[Message]:
+    ) -> list[LogMessage]:
         """Return the first messages of some other lanes, one per lane. Search briefly: the watcher's lanes wait."""
-        clock, found = self._state.clock, list[Message]()
+        clock, found = self._state.clock, list[LogMessage]()
         firsts = await find_positions(producer, None)
         ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())
         until = clock.monotonic() + _WAIT_S
@@ -157,11 +159,15 @@ class Probes:
         return found
 
     async def _fill_from_queue(
-        self, backlog: Backlog, probe: _ProbeState, queue: QueueReader
+        self, backlog: Backlog, probes: _LaneProbes, queue: QueueReader
     ) -> None:
-        found = [one for one in await queue.others(backlog, _MOST) if one.key not in probe.keys]
-        probe.keys.update(one.key for one in found[:_BATCH])
-        probe.candidates.extend(found[:_BATCH])
+        found = [
+            one
+            for one in await queue.probe_candidates(backlog, _MOST)
+            if one.key not in probes.keys
+        ]
+        probes.keys.update(one.key for one in found[:_BATCH])
+        probes.candidates.extend(found[:_BATCH])
 
     def _end_of(self, backlog: Backlog) -> Position | None:
         newest = self._state.lane_tail_of(backlog.lane).newest
@@ -174,9 +180,9 @@ async def _read_some(
     position: Position,
     end: Position | None,
     most: int,
-) -> list[Message]:
+) -> list[LogMessage]:
     """Read up to `most` messages of a lane from `position` on. Stop after `_WAIT_S`, or at `end` if it is known."""
-    found: list[Message] = []
+    found: list[LogMessage] = []
     if end is not None and not is_before(position, end):
         return found
 
@@ -196,7 +202,7 @@ async def _read_some(
             )
         async with aclosing(pairs):
             async for event, payload in pairs:
-                found.append(Message(producer.get_position(payload), event, payload))
+                found.append(LogMessage(producer.get_position(payload), event, payload))
                 if len(found) >= most or is_at_end(following(found[-1].position)):
                     break
     return found

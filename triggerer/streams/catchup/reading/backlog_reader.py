@@ -16,7 +16,7 @@ from triggerer.domain.watchers.lane_positions import Position, is_before, is_sam
 from triggerer.errors import StoreError
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.reading.handover import Handover
-from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.streams.catchup.reading.lane_turns import LaneTurns
 from triggerer.streams.catchup.reading.log_reader import LogReader
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage, QueueReader
@@ -50,11 +50,11 @@ _LONGEST_WITHOUT_SLOT_S: Final = 300.0
 """
 
 
-Readable = Message | QueueMessage
+Readable = LogMessage | QueueMessage
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
+class _LaneWaker:
     """Wakes the reader when a message is broadcast in the lane."""
 
     backlog_reader: BacklogReader
@@ -324,7 +324,7 @@ class BacklogReader:
         clock, given = self._context.clock, 0
         until = clock.monotonic() + _SLICE_S
         reached = backlog.cursor
-        messages, at, most = list[Message](), 0, _BURST
+        messages, at, most = list[LogMessage](), 0, _BURST
         while (
             given < _SLICE_OF_LOG
             and clock.monotonic() < until
@@ -386,7 +386,7 @@ class BacklogReader:
             lane_tail = self._state.lane_tail_of(backlog.lane)
             if lane_tail.after(backlog.cursor, 1):
                 return False
-            lane_tail.wake_once(_Lane(self, backlog))
+            lane_tail.wake_once(_LaneWaker(self, backlog))
         since = anyio.current_time() if reading is None else reading.empty_since()
         is_first, patience_s = True, self._patience_s(backlog, reading)
         while True:

@@ -20,7 +20,7 @@ from triggerer.streams.supervision.member import Member
 
 _log = structlog.get_logger(__name__)
 
-_LOOK_AT_ENDS_EVERY_S: Final = 10.0
+_LOOK_UP_ENDS_EVERY_S: Final = 10.0
 
 
 class Handover:
@@ -51,8 +51,8 @@ class Handover:
         self._on_recreated = on_recreated
         self._on_ends_looked_up = on_ends_looked_up
         self._backoff = backoff
-        self._looked_at = -math.inf
-        self._is_looking = False
+        self._looked_up_at = -math.inf
+        self._is_looking_up = False
         self._without: set[Backlog] = set()
         """The backlogs whose lanes were missing in the last look-up."""
         self._recreated: dict[Backlog, tuple[Position, Position]] = {}
@@ -61,18 +61,18 @@ class Handover:
         For example, a Kafka topic was deleted and created again.
         """
 
-    def look_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
+    def look_up_ends_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start to look up the ends of the lanes, if the end of a lane is unknown, or the last look-up is old.
 
         If a lane has no broadcasts, only its end shows that the watcher has read all messages. The look-up is a task of
         its own, so a slow answer does not delay the reading.
         """
-        if self._is_looking or self._state.stores_messages or not self._tells_positions:
+        if self._is_looking_up or self._state.stores_messages or not self._tells_positions:
             return
         behind = self._in_log()
-        is_old = self._state.clock.monotonic() - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
+        is_old = self._state.clock.monotonic() - self._looked_up_at >= _LOOK_UP_ENDS_EVERY_S
         if behind and (is_old or self._is_unknown_of(behind)):
-            self._is_looking = True
+            self._is_looking_up = True
             tasks.start_soon(self._look_up_ends, name=self._member.task_name)
 
     @property
@@ -106,7 +106,7 @@ class Handover:
                         return
                     # The watcher has fallen behind in another lane meanwhile, so look up the ends again.
         finally:
-            self._is_looking = False
+            self._is_looking_up = False
 
     async def _look_up_ends_once(self) -> None:
         """Look up the lanes' ends. A watcher has caught up once it has read to the end and every later broadcast."""
@@ -116,7 +116,7 @@ class Handover:
         # in memory) already, so each broadcast after the look-up is in the tail.
         behind = self._in_log()
         now = state.clock.monotonic()
-        after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
+        after = now if self._is_unknown_of(behind) else now - _LOOK_UP_ENDS_EVERY_S
         ends = await state.lane_ends.find(state.producer, state.clock, after=after)
         first: Mapping[Hashable, Position] = {}
         if any(
@@ -124,7 +124,7 @@ class Handover:
             for backlog in behind
         ):
             first = await find_positions(state.producer, None)
-        self._looked_at = state.lane_ends.looked_at
+        self._looked_up_at = state.lane_ends.looked_up_at
         self._without = {backlog for backlog in behind if backlog.lane not in ends}
         for backlog in behind:
             end = ends.get(backlog.lane)
@@ -184,7 +184,7 @@ class Handover:
         if backlog.stored_lane is not None:
             # The live filter continues with the next broadcast.
             is_settled = backlog.position == backlog.cursor
-            backlog.cursor = [None, state.ledger.head]
+            backlog.cursor = [None, state.ledger.next_seq]
             backlog.position = backlog.cursor if is_settled else backlog.position
         state.backlogs.go_live(backlog)
         state.store_position(backlog)

@@ -21,7 +21,7 @@ class LaneEnds:
     """The ends of all lanes, from the last look-up of one group's producer."""
 
     def __init__(self) -> None:
-        self.looked_at = -math.inf
+        self.looked_up_at = -math.inf
         """When the last look-up began, by the monotonic clock. Later messages may be after these ends."""
         self._ends: Mapping[Hashable, Position] = {}
         self._lock = anyio.Lock()
@@ -35,10 +35,10 @@ class LaneEnds:
             Exception: The producer's error. The next caller calls the producer again.
         """
         async with self._lock:
-            if self.looked_at <= after:
+            if self.looked_up_at <= after:
                 began = clock.monotonic()
                 self._ends = await find_positions(producer, _END_OF_TIME)
-                self.looked_at = began
+                self.looked_up_at = began
         return self._ends
 
 

@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Message:
+class LogMessage:
     """A message of a log. Do not change its fields. The class is not frozen, because that would double its cost."""
 
     position: Position
@@ -55,7 +55,7 @@ class LaneTail:
     def __init__(self, after: Position | None = None, *, most: int) -> None:
         self._after = after
         self._most = most
-        self._messages: deque[Message] = deque()
+        self._messages: deque[LogMessage] = deque()
         self._sizes: deque[int] = deque()
         self._size_bytes = 0
         self._waiting: dict[Waiting, None] = {}
@@ -97,7 +97,7 @@ class LaneTail:
         """The position of the newest broadcast. None: there was no broadcast."""
         return self._messages[-1].position if self._messages else None
 
-    def append(self, message: Message, size_bytes: int) -> None:
+    def append(self, message: LogMessage, size_bytes: int) -> None:
         if self._after is not None:
             if is_same_log(self._after, message.position) and not is_before(
                 self._after, message.position
@@ -140,7 +140,7 @@ class LaneTail:
         # newest messages of this tail.
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
-    def after(self, position: Position, most: int) -> list[Message] | None:
+    def after(self, position: Position, most: int) -> list[LogMessage] | None:
         """Return the first messages at or after `position`, in order. Empty: no such message was broadcast yet.
 
         None: the tail does not reach back to `position`, or has no message, so the log must be read.
@@ -151,7 +151,7 @@ class LaneTail:
         return list(islice(self._messages, at, at + most))
 
 
-def _number(message: Message) -> Any:
+def _number(message: LogMessage) -> Any:
     return message.position[1]
 
 

@@ -10,7 +10,7 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.domain.watchers.lane_positions import Position
 from triggerer.errors import PluginError
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
@@ -40,11 +40,11 @@ class LogReader:
         self._lane = lane
         self._position = position
         self._on_arrival = on_arrival
-        self._messages: list[Message] = []
+        self._messages: list[LogMessage] = []
         self._size_bytes = 0
         self._has_room = AutoResetEvent()
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[LogMessage]:
         """Return the messages that were read since the last call, in order."""
         messages, self._messages = self._messages, []
         self._size_bytes = 0
@@ -73,7 +73,7 @@ class LogReader:
             get_position, get_size = producer.get_position, producer.get_size
             async for event, payload in pairs:
                 self.nothing_before = None
-                self._messages.append(Message(get_position(payload), event, payload))
+                self._messages.append(LogMessage(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:
                     # Further messages need no call, because a caller waits only after `take` has returned an empty

@@ -139,7 +139,7 @@ class QueueReader:
                     break
         return found
 
-    async def others(self, backlog: Backlog, most: int) -> list[QueueMessage]:
+    async def probe_candidates(self, backlog: Backlog, most: int) -> list[QueueMessage]:
         """Return messages for probes: those after the lane's first message, or else messages of other lanes.
 
         A message of another lane may be resolved already. It still shows whether the filter accepts any message.

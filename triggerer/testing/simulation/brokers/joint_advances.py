@@ -12,7 +12,7 @@ from triggerer.testing.simulation.brokers.queue_producer import SimulatedQueue
 if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery
 
-_MOST_ANSWERS: Final = 4
+_MOST_REQUESTS: Final = 4
 """The most requests to the broker that one call makes."""
 
 
@@ -32,11 +32,11 @@ class JointlyAdvanced(SimulatedProducer):
             self._begin_advance(batch)
         numbers = list(range(len(batches)))
         random.shuffle(numbers)
-        answers = min(random.randint(1, _MOST_ANSWERS), len(numbers))
+        requests = min(random.randint(1, _MOST_REQUESTS), len(numbers))
         unreported = list[int]()
-        for answer in range(answers):
+        for request in range(requests):
             await self._wait_for_broker()
-            for number in numbers[answer::answers]:
+            for number in numbers[request::requests]:
                 self._apply(batches[number])
                 unreported.append(number)
             if random.random() < 0.5:

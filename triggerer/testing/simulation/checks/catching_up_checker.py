@@ -281,14 +281,14 @@ class CatchingUpChecker:
                     "S13",
                     f"the position of watcher {watcher} is deleted, but it has missed {message.key}",
                 )
-        told = self._advanced.get((before.topic, lane), set())
+        advanced = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
             # The watcher had no backlog before the rewind, so it has seen all messages before the row's offset. If the
             # broker delivers them again, idempotency keys absorb the events.
             return
         # A failed message that the broker delivers again does not count as advanced.
-        told = {offset for offset in told if messages[offset].key not in self._comes_again}
-        if early := set(range(committed, before.offset)) - told:
+        advanced = {offset for offset in advanced if messages[offset].key not in self._comes_again}
+        if early := set(range(committed, before.offset)) - advanced:
             self._fail(
                 "S13",
                 f"the position {before.offset} of watcher {watcher} in lane {lane} is deleted before the broker"

@@ -338,18 +338,18 @@ class Checker:
                 "S3",
                 f"the lanes count {counted_bytes} bytes, the stream {lanes.outstanding_bytes}",
             )
-        head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size
+        next_seq, passed, size = ledger.next_seq, ledger.passed, settings.subscriber_queue_size
         for subscriber in group.subscribers:
             pulled, done = subscriber.pulled, subscriber.done
             if pulled == done == IDLE and self.has_selector(subscriber):
                 continue
-            if not (passed <= done <= pulled <= head and pulled - done <= 1):
+            if not (passed <= done <= pulled <= next_seq and pulled - done <= 1):
                 self.fail(
-                    "S3", f"{subscriber.name}: {passed=}, {done=}, {pulled=}, broadcast={head}"
+                    "S3", f"{subscriber.name}: {passed=}, {done=}, {pulled=}, broadcast={next_seq}"
                 )
-            if head - pulled > size:
+            if next_seq - pulled > size:
                 self.fail(
-                    "S9", f"{subscriber.name} has {head - pulled} events in its queue of {size}"
+                    "S9", f"{subscriber.name} has {next_seq - pulled} events in its queue of {size}"
                 )
 
 

@@ -42,7 +42,7 @@ class ReplayChecker:
         self._counted = 0
         self._given: dict[tuple[int, str], int] = {}
         """By watcher and message, when a filter last got the message, as a number from `_count`."""
-        self._made: dict[tuple[int, str], int] = {}
+        self._reemitted_at: dict[tuple[int, str], int] = {}
         """By watcher and message, when the message's events were last re-emitted, as a number from `_count`."""
         self._rewound: dict[tuple[int, str, int], tuple[int, int, int]] = {}
         """By watcher, topic and lane: the offset of the earliest rewind, the lane's end at that time, and the rewind's
@@ -105,7 +105,7 @@ class ReplayChecker:
         if plain == key:
             self._catching_up.on_stored(watcher, key)
             return
-        self._made[watcher, plain] = self._count()
+        self._reemitted_at[watcher, plain] = self._count()
         self._reemitted.add((watcher, plain, ordinal))
 
     def _may_derive(self, watcher: int, key: str, reemit: str) -> bool:
@@ -113,10 +113,10 @@ class ReplayChecker:
 
         It must be the key of a message. It may have a suffix only if a replay re-emits the message.
         """
-        topic, *place = key.rsplit("/", 2)
-        if len(place) != 2 or not all(map(str.isdigit, place)):
+        topic, *numbers = key.rsplit("/", 2)
+        if len(numbers) != 2 or not all(map(str.isdigit, numbers)):
             return False
-        lane, offset = map(int, place)
+        lane, offset = map(int, numbers)
         if offset >= len(self.lanes(topic)[lane].messages):
             return False
         return not reemit or any(
@@ -137,8 +137,8 @@ class ReplayChecker:
                     return f"watcher {watcher} was rewound, but did not get {message.key} again"
         for (watcher, topic, lane, _, start, until), since in self._reemissions.items():
             for message in self._read(watcher, topic, lane)[start:until]:
-                is_made = self._made.get((watcher, message.key), 0) >= since
-                if watcher not in deleted and not is_made and self._is_due(watcher, message):
+                is_reemitted = self._reemitted_at.get((watcher, message.key), 0) >= since
+                if watcher not in deleted and not is_reemitted and self._is_due(watcher, message):
                     return f"watcher {watcher} did not re-emit the events of {message.key}"
         return None
 

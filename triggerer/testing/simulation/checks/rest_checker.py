@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery, LaneOfBroker, Message, Owner
 
 
-_HELD = "its stream waits"
+_STREAM_WAITS = "its stream waits"
 """The beginning of the error that is shown for a watcher whose stream waits for room for another watcher's messages."""
 
 
@@ -88,16 +88,16 @@ class RestChecker:
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
         # Rows before the end of a lane may remain: a watcher stays for ever at a message whose events the store
         # refuses.
-        standing = {
+        behind = {
             at
             for at, row in rows.items()
             if max(row.offset, lanes[at[1]].starts[-1]) < len(lanes[at[1]].messages)
         }
         found = (
-            *self._rows_left(owner, rows, standing, lanes),
-            *self._states_left(owner.fence, watchers, {watcher for watcher, _ in standing}),
+            *self._rows_left(owner, rows, behind, lanes),
+            *self._states_left(owner.fence, watchers, {watcher for watcher, _ in behind}),
             *self._replays_left(watchers),
-            *_backlogs_left(stream, rows, standing),
+            *_backlogs_left(stream, rows, behind),
         )
         return next(iter(found), None)
 
@@ -105,7 +105,7 @@ class RestChecker:
         self,
         owner: Owner,
         rows: Mapping[tuple[int, int], PositionRow],
-        standing: set[tuple[int, int]],
+        behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
         """Yield texts about rows of positions that this owner's advances have passed since the rows were written.
@@ -116,13 +116,13 @@ class RestChecker:
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)
             advances = self._advanced.get((owner, lane), [])
-            told = max((offset for at, offset in advances if at > since), default=-1)
+            advanced_to = max((offset for at, offset in advances if at > since), default=-1)
             # An advance from before a topic was recreated says nothing about the new topic.
-            is_known = told >= row.offset and told > lanes[lane].starts[-1]
-            if (watcher, lane) not in standing and is_known:
+            is_known = advanced_to >= row.offset and advanced_to > lanes[lane].starts[-1]
+            if (watcher, lane) not in behind and is_known:
                 yield (
                     f"the position {row.offset} of watcher {watcher} in lane {lane} of {row.topic} stays, although the"
-                    f" broker was advanced to {told}"
+                    f" broker was advanced to {advanced_to}"
                 )
 
     def _replays_left(self, watchers: Sequence[int]) -> Iterator[str]:
@@ -132,23 +132,23 @@ class RestChecker:
                 yield f"the replay {request.id} of watcher {request.watcher_id} is not done"
 
     def _states_left(
-        self, fence: Fence, watchers: Sequence[int], standing: set[int]
+        self, fence: Fence, watchers: Sequence[int], behind: set[int]
     ) -> Iterator[str]:
         """Yield texts about watchers whose state shows a problem although they are well."""
         for watcher in watchers:
             shown = self.states.get(watcher)
             if shown is None or shown.fence != fence:
                 yield f"watcher {watcher} is not shown under {fence}"
-            elif shown.state != "running" and watcher not in standing:
+            elif shown.state != "running" and watcher not in behind:
                 yield f"watcher {watcher} is shown as {shown.state} ({shown.error})"
-            elif shown.error is not None and shown.error.startswith(_HELD):
+            elif shown.error is not None and shown.error.startswith(_STREAM_WAITS):
                 yield f"watcher {watcher} is shown with {shown.error!r}"
 
 
 def _backlogs_left(
     stream: SharedStream,
     rows: Mapping[tuple[int, int], PositionRow],
-    standing: set[tuple[int, int]],
+    behind: set[tuple[int, int]],
 ) -> Iterator[str]:
     """Yield texts about data of finished catch-ups in the owner's memory."""
     backlogs = stream.behind.backlogs
@@ -160,7 +160,7 @@ def _backlogs_left(
         name = f"the backlog of watcher {at[0]} in lane {backlog.lane!r} of {stream.key}"
         if backlog.stored_lane is not None or at not in rows:
             yield f"{name} stays in memory"
-        elif at not in standing and not backlog.is_caught_up:
+        elif at not in behind and not backlog.is_caught_up:
             yield f"{name} is at the end of the lane, but not live"
         elif backlog.blocked is not None and not _is_blocked(backlog):
             yield f"{name} is blocked at {backlog.blocked.position}, and has read to {backlog.cursor}"

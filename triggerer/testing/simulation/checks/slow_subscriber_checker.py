@@ -78,11 +78,11 @@ class SlowSubscriberChecker:
 
     def _find(self, group: Group, pauses: Pauses) -> Iterator[_Delay]:
         state, settings, subscribers = group.state, group.state.settings, list(group.subscribers)
-        ledger, head = state.ledger, state.ledger.head
-        if pauses.is_paused and any(one.done >= head for one in subscribers):
+        ledger, next_seq = state.ledger, state.ledger.next_seq
+        if pauses.is_paused and any(one.done >= next_seq for one in subscribers):
             for one in subscribers:
                 left = ledger.entries[max(one.done - ledger.base, 0) :]
-                is_queue_full = head - one.pulled >= settings.subscriber_queue_size
+                is_queue_full = next_seq - one.pulled >= settings.subscriber_queue_size
                 bounds = settings.max_outstanding, settings.max_outstanding_bytes
                 if (is_queue_full or _are_most(left, *bounds)) and _is_passed(group, left[0]):
                     yield "stream", state.key, one

@@ -68,7 +68,7 @@ class SimulatedLeaseQueries:
         held = [one for one in fences if owners.leases[one.stream_digest] == one[1:]]
         for fence in held:
             owners.expiries[fence.stream_digest] = session.store.now() + expiry
-        session.told_leases += held
+        session.granted_leases += held
         session.on_success = self._record_leases
         return held
 
@@ -95,7 +95,7 @@ class SimulatedLeaseQueries:
                 claimed.append(Fence(digest, instance_id, epoch + 1))
                 owners.leases[digest] = (instance_id, epoch + 1)
                 owners.expiries[digest] = now + expiry
-        session.told_leases += claimed
+        session.granted_leases += claimed
         return claimed
 
     async def release_streams(self, session: Transaction, fences: Iterable[Fence]) -> None:
@@ -140,15 +140,15 @@ class SimulatedHostingQueries:
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)
         await session.store.faults.delay()
         positions: dict[int, tuple[LanePosition, ...]] = {}
-        for (watcher, lane), standing in sorted(session.store.positions.items()):
+        for (watcher, lane), stored_row in sorted(session.store.positions.items()):
             row = LanePosition(
                 watcher,
                 str(lane),
-                standing.position,
-                standing.since,
-                standing.failures,
-                standing.reemit,
-                standing.rewound_to,
+                stored_row.position,
+                stored_row.since,
+                stored_row.failures,
+                stored_row.reemit,
+                stored_row.rewound_to,
             )
             positions[watcher] = (*positions.get(watcher, ()), row)
         return [

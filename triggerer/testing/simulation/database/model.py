@@ -115,7 +115,7 @@ class PlanningObserver(Protocol):
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         """Called when a run commits, just before it is added to the store's runs."""
 
-    def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
+    def on_next_run(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
         """Called when the plan of a DAG's next run commits, after the transaction's runs."""
 
     def on_changed(self, dag: Dag, state: DagState) -> None:

@@ -142,7 +142,7 @@ def _parts(store: Store, here: Partitions, keys: list[str], dag_id: str) -> list
     ]
 
 
-def _note(_: Store, here: Partitions, rows: Any) -> list[Row]:
+def _store_keys(_: Store, here: Partitions, rows: Any) -> list[Row]:
     for key, due, newest, noted in rows.rows:
         runs, *_rest = here.keys.get(key, (0,))
         here.keys[key] = (runs, due, newest)
@@ -192,7 +192,7 @@ _WRITES: Final[dict[Statement, Callable[..., list[Row]]]] = {
     partitions.PART: _part,
     partitions.TAKE_OUT: _take_out,
     partitions.DROP: _drop,
-    partitions.STORE_KEYS: _note,
+    partitions.STORE_KEYS: _store_keys,
     partitions.BEGIN: _begin,
 }
 PARTITIONS: Final = frozenset((*_READS, *_WRITES))

@@ -44,10 +44,10 @@ class PlanningWrites:
     """Collects writes, which `apply` makes durable all at once."""
 
     def __init__(self) -> None:
-        self._made: list[Run] = []
-        self._taken: dict[tuple[str, int], int] = {}
+        self._created: list[Run] = []
+        self._taken_by: dict[tuple[str, int], int] = {}
         """By DAG and event, the run that takes the event."""
-        self._noted: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
+        self._next_runs: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
         """For each DAG: its id, its next run, when its runs were created or None, and when the next run was decided."""
         self._changed: list[tuple[Dag, DagState]] = []
         self._read_at: ReadAt | None = None
@@ -90,7 +90,7 @@ class PlanningWrites:
                     info = DagRunInfo(run_after, DataInterval(*interval))
                 now = store.now()
                 decided_at = now if self._read_at is None else self._read_at.database
-                self._noted.append((dag_id, info, now if has_run else None, decided_at))
+                self._next_runs.append((dag_id, info, now if has_run else None, decided_at))
                 return []
 
     async def change_dag(
@@ -123,7 +123,7 @@ class PlanningWrites:
             assets = () if dag.condition is None else assets_of(dag.condition)
             named = {store.asset_ids[one.name]: one for one in assets}
             found: list[Row] = []
-            for asset, events in self._untaken(store, dag).items():
+            for asset, events in self._remaining_events(store, dag).items():
                 if asset not in named:
                     # The DAG no longer waits for this asset.
                     continue
@@ -151,14 +151,14 @@ class PlanningWrites:
         run = Run(pk, step.dag_id, run_id, step.run_type, run_after, made_at, interval, key)
         if store.times is not None:
             store.times.on_creating(run, self._read_at)
-        self._made.append(run)
+        self._created.append(run)
         if step.selection is not None or step.run_type is not RunType.SCHEDULED:
             self._take(store, run, step.selection or EventSelection(0))
         return [(pk, run_id, run_after)]
 
     async def _create_all(self, session: Locks, dag: PlannedDag) -> int:
         """Create a DAG's runs, and store its next run. Return the number of created runs."""
-        store, made = session.store, 0
+        store, created = session.store, 0
         self._read_at = _read_at(dag.version)
         for run in dag.runs:
             step = CreateRun(
@@ -172,28 +172,28 @@ class PlanningWrites:
                 interval=run.interval,
                 partition_key=run.partition_key,
             )
-            made += len(await self._create(session, step))
+            created += len(await self._create(session, step))
         info = store.states[dag.dag_id].next_run
-        if (noted := dag.next_run) is not None:
+        if (next_run := dag.next_run) is not None:
             info = None
-            if noted.run_after is not None and noted.interval is not None:
-                info = DagRunInfo(noted.run_after, DataInterval(*noted.interval))
+            if next_run.run_after is not None and next_run.interval is not None:
+                info = DagRunInfo(next_run.run_after, DataInterval(*next_run.interval))
         made_at, decided_at = store.now() if dag.runs else None, self._read_at.database
-        self._noted.append((dag.dag_id, info, made_at, decided_at))
-        return made
+        self._next_runs.append((dag.dag_id, info, made_at, decided_at))
+        return created
 
     def _take(self, store: Store, run: Run, selection: EventSelection) -> None:
-        waiting = self._untaken(store, store.dags[run.dag_id])
+        waiting = self._remaining_events(store, store.dags[run.dag_id])
         for asset in waiting if selection.per_asset is None else selection.asset_ids:
             for event in waiting.get(asset, [])[: selection.per_asset]:
-                self._taken[run.dag_id, event] = run.pk
+                self._taken_by[run.dag_id, event] = run.pk
 
-    def _untaken(self, store: Store, dag: Dag) -> dict[int, list[int]]:
+    def _remaining_events(self, store: Store, dag: Dag) -> dict[int, list[int]]:
         """Return, by asset, the DAG's waiting events, without events that this transaction has taken."""
         return {
             asset: left
             for asset, events in store.waiting(dag).items()
-            if (left := [one for one in events if (dag.dag_id, one) not in self._taken])
+            if (left := [one for one in events if (dag.dag_id, one) not in self._taken_by])
         }
 
     # The commit
@@ -206,10 +206,10 @@ class PlanningWrites:
             store.dags[dag.dag_id], store.states[dag.dag_id] = dag, state
             store.versions[dag.dag_id] += 1
         self._apply_runs(store)
-        for dag_id, info, made_at, decided_at in self._noted:
+        for dag_id, info, made_at, decided_at in self._next_runs:
             state = store.states[dag_id]
             if store.times is not None:
-                store.times.on_noted(dag_id, info, decided_at)
+                store.times.on_next_run(dag_id, info, decided_at)
             store.states[dag_id] = replace(
                 state, next_run=info, last_run_at=made_at or state.last_run_at
             )
@@ -217,13 +217,13 @@ class PlanningWrites:
 
     def _apply_runs(self, store: Store) -> None:
         checker = store.checker
-        by_pk = {run.pk: run for run in self._made}
-        for (dag_id, event), pk in self._taken.items():
+        by_pk = {run.pk: run for run in self._created}
+        for (dag_id, event), pk in self._taken_by.items():
             if store.queues[dag_id][event] is None:
                 # The real UPDATE checks the row again after it has waited for other transactions. So does this code.
                 store.queues[dag_id][event] = pk
                 by_pk[pk].events.append(event)
-        for run in self._made:
+        for run in self._created:
             dag = store.dags[run.dag_id]
             counts: dict[int, int] = {}
             for event in run.events:

@@ -128,7 +128,7 @@ class Database:
             with anyio.CancelScope(shield=True):
                 await self._commit(session)
             # Report the new leases now, before any other task runs.
-            session.on_success(session.told_leases)
+            session.on_success(session.granted_leases)
         finally:
             session.release()
             if store.scenario.is_exclusive:
@@ -194,7 +194,7 @@ class Transaction:
 
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
-        self.told_leases: list[Fence] = []
+        self.granted_leases: list[Fence] = []
         """The leases that the host owns according to its heartbeat. They are passed to `on_success` after the commit.
         """
         self.on_success: Callable[[list[Fence]], None] = lambda _: None

@@ -31,17 +31,17 @@ class Recreations:
     def __init__(self, world: RecreatedWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/when it is made anew")
         self._every_s = self._random.choice((5.0, 20.0))
-        self._made = 0
+        self._recreated = 0
         self._world = world
 
     async def run(self) -> None:
         """Recreate topics until the faults end."""
         random, world = self._random, self._world
-        while self._made < _MOST:
+        while self._recreated < _MOST:
             await asyncio.sleep(random.expovariate(1.0 / self._every_s))
             stream = random.choice(world.streams)
             if world.faults.are_over:
                 return
-            self._made += 1
+            self._recreated += 1
             world.trace("topic created again", stream=stream.key)
             stream.broker.recreate()

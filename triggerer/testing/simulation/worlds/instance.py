@@ -35,7 +35,7 @@ from triggerer.testing.simulation.database.host_queries import (
 from triggerer.testing.simulation.kernel.delivery import plain_key
 from triggerer.testing.simulation.kernel.loop import LoopClock, VirtualLoop
 from triggerer.testing.simulation.worlds.leased_stream import LeasedStream
-from triggerer.testing.simulation.worlds.triggers import InjectedError, bind, under_lease
+from triggerer.testing.simulation.worlds.triggers import InjectedError, bind, current_leased_stream
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.database.transactions import Database
@@ -102,7 +102,7 @@ class ObservedManager(Manager):
 
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         world = self._instance.world
-        added = super().add(map(self._under_lease, specs))
+        added = super().add(map(self._bind_to_lease, specs))
         for member in added:
             leased = maker_of(member).leased
             for one in member.source.watchers:
@@ -120,7 +120,7 @@ class ObservedManager(Manager):
             )
         return added
 
-    def _under_lease(self, spec: TriggerSpec) -> TriggerSpec:
+    def _bind_to_lease(self, spec: TriggerSpec) -> TriggerSpec:
         assert spec.source.fence is not None
         leased = self._instance.leased_stream(spec.source.fence)
         prepared = cast("PreparedTrigger", spec.make)
@@ -154,7 +154,7 @@ class ObservedManager(Manager):
     async def drain(self, timeout: float, members: Iterable[Member] | None = None) -> None:
         """Record which leases the host is about to release."""
         if members is None:
-            self._instance.mark_releasing(self._instance.under_lease())
+            self._instance.mark_releasing(self._instance.leased_streams())
         else:
             members = list(members)
             giving_way = list({maker_of(member).leased: None for member in members})
@@ -167,7 +167,7 @@ class ObservedManager(Manager):
         super().abandon(member)
 
     def close_stream_known_as(self, stream_id: str) -> None:
-        for leased in self._instance.under_lease():
+        for leased in self._instance.leased_streams():
             if leased.stream.key == stream_id:
                 self._instance.record_end(leased.fence)
         super().close_stream_known_as(stream_id)
@@ -316,7 +316,7 @@ class Instance:
         """The number of hosted triggers, including triggers that are being drained."""
         return sum(leased.triggers for leased in self._leased_streams.values())
 
-    def under_lease(self) -> list[LeasedStream]:
+    def leased_streams(self) -> list[LeasedStream]:
         """Return the streams of all leases that are not over, as far as the instance knows."""
         return list(self._leased_streams.values())
 
@@ -358,7 +358,7 @@ class Instance:
         """Record the leases of a heartbeat. The instance has lost all other leases that it had."""
         held = set(fences)
         self._held = held - self._releasing
-        for leased in self.under_lease():
+        for leased in self.leased_streams():
             if leased.fence not in held:
                 self.record_end(leased.fence)
 
@@ -379,7 +379,7 @@ class Instance:
     ) -> None:
         """Submit an event to the recorder, and remember the lease under which its filter was started."""
         # The filter's own task calls this method, so the task's context has the lease.
-        self._submitting = under_lease.get().fence
+        self._submitting = current_leased_stream.get().fence
         if key is not None and _is_refused(yielded.payload):
             self.world.checker.refused.update(
                 (watcher.watcher_id, one, ordinal)

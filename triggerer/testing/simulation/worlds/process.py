@@ -129,7 +129,7 @@ class Process:
         return {
             watcher
             for instance in self.instances
-            for leased in instance.under_lease()
+            for leased in instance.leased_streams()
             if leased.fence == fence
             for watcher in leased.members
         }
@@ -139,7 +139,7 @@ class Process:
         held = self.world.store.owners.leases[stream.key]
         for instance in self.instances:
             hosted = instance.host.manager.streams.get(stream.key)
-            for leased in instance.under_lease():
+            for leased in instance.leased_streams():
                 if hosted is not None and leased.stream is stream and leased.fence[1:] == held:
                     return leased, hosted
         return None

@@ -41,7 +41,7 @@ class InjectedError(Exception):
     """An injected error, as if the author of a plugin had made a mistake."""
 
 
-under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
+current_leased_stream: ContextVar[LeasedStream] = ContextVar("current_leased_stream")
 """The lease under which the filter of the current task was started."""
 
 
@@ -84,22 +84,22 @@ class SimulatedTrigger(BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
-        under_lease.set(self.leased)
+        current_leased_stream.set(self.leased)
         subscriber = current_subscriber.get()
-        probe = (
+        record = (
             FilterRecord(self.leased, subscriber)
             if isinstance(subscriber, Subscriber)
             else RereadingRecord(self.leased, subscriber)
         )
-        async with aclosing(probe.reading(shared_stream)) as raw:
-            events = probe.watching(super().filter_shared_stream(raw))
+        async with aclosing(record.reading(shared_stream)) as raw:
+            events = record.watching(super().filter_shared_stream(raw))
             async with aclosing(events):
                 async for event in events:
-                    probe.yielded += 1
+                    record.yielded += 1
                     yield event
                     await self.leased.faults.delay()
             # The filter has returned, so it is done with its open event.
-            probe.record_answer()
+            record.record_answer()
 
     async def cleanup(self) -> None:
         await self.leased.faults.delay()

@@ -371,8 +371,8 @@ class World:
     def trace(self, what: str, **details: Any) -> None:
         """Add a line to the trace, if there is one."""
         if self._trace is not None:
-            told = " ".join(f"{name}={value}" for name, value in details.items())
-            self._trace(self.time(), self.steps, f"{what} {told}")
+            text = " ".join(f"{name}={value}" for name, value in details.items())
+            self._trace(self.time(), self.steps, f"{what} {text}")
 
     def _is_asked(self, watcher: int) -> bool:
         return any(request.watcher_id == watcher for request in self.store.replays.values())

@@ -91,7 +91,7 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
         scene.publish("a", "bad", "c", "d")
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         assert pending.count == 0
-        ((watcher, one, _),) = sink.parked.values()
+        ((watcher, one, _),) = sink.messages.values()
         assert (watcher, one.data) == (1, b'["in memory","bad"]')
         said = "ValueError: there is no id in it" if takes_it else "RuntimeError: cannot take bad"
         assert (one.error, one.failures) == (said, MAX_DELIVERIES + 1)
@@ -117,7 +117,9 @@ async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
         scene.publish("a", "bad", "c", "d")
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         assert pending.count == 0
-    assert [one.error for _, one, _ in sink.parked.values()] == ["OSError: the payload's own code"]
+    assert [one.error for _, one, _ in sink.messages.values()] == [
+        "OSError: the payload's own code"
+    ]
 
 
 @pytest.mark.rule("11: an error of one producer harms no other stream")
@@ -136,7 +138,7 @@ async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_
 
 
 @pytest.mark.rule("11: an error of one producer harms no other stream")
-async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
+async def test_where_a_message_cannot_be_written_as_bytes_its_lane_waits(
     scene: HostileScene,
 ) -> None:
     """The producer returns a number instead of bytes, and the store could not tell its length."""
@@ -147,10 +149,10 @@ async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
     async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a", "bad", "c")
         await sink.until(lambda: "returned int" in str(sick.catching_up.get(1)))
-        assert not sink.parked
+        assert not sink.messages
         scene.dump = lambda data: data
         await sink.until(lambda: sink.derived(1) == ["a", "c"])
-    assert len(sink.parked) == 1
+    assert len(sink.messages) == 1
 
 
 class Broken(Sink):
@@ -174,7 +176,7 @@ async def test_whatever_is_raised_when_a_failure_is_noted_ends_only_the_attempt(
         scene.publish("a", "bad", "c")
         await sink.until(lambda: sink.derived(1) == ["a", "c"])
     assert sink.has_raised
-    assert len(sink.parked) == 1
+    assert len(sink.messages) == 1
 
 
 # Queues
@@ -195,7 +197,7 @@ async def test_a_message_of_a_queue_is_kept_also_if_its_key_cannot_be_told(
         await sink.until(lambda: len(sink.derived(1)) == 3 + takes_it)
         await sink.until(lambda: scene.broker.committed() == 4)
     assert sink.derived(1) == (["a", "bad", "c", "d"] if takes_it else ["a", "c", "d"])
-    assert len(sink.parked) == (not takes_it)
+    assert len(sink.messages) == (not takes_it)
     assert scene.groups == 1
 
 
@@ -231,10 +233,10 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
         async with hosting(scene, sink):
             # "well" holds "bad" open, so its fate is undecided, and "sick" reads it from memory.
             scene.publish("a", "bad")
-            await sink.until(lambda group=group: len(sink.parked) > group)
+            await sink.until(lambda group=group: len(sink.messages) > group)
             slow.set()
             await sink.until(lambda group=group: scene.broker.committed() == 2 * (group + 1))
-    assert [one.data for _, one, _ in sink.parked.values()] == [b'["in memory","bad"]'] * 2
+    assert [one.data for _, one, _ in sink.messages.values()] == [b'["in memory","bad"]'] * 2
 
 
 # Being set back
@@ -249,9 +251,9 @@ async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_o
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")
         await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["a", "b"])
-        sink.held = []
+        sink.delayed_positions = []
         manager.rewind(sick, [ReplayRequest(7, 1, None, True)])
-        await sink.until(lambda: bool(sink.held))
+        await sink.until(lambda: bool(sink.delayed_positions))
         scene.gates["well", "c"] = slow = anyio.Event()
         scene.publish("c")
         await sink.until(lambda: ("well", "c") in scene.opened)

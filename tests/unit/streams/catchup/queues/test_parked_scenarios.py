@@ -24,7 +24,7 @@ def bounded(sink: Sink, **bounds: Any) -> RuntimeContext:
 
 
 def aside(sink: Sink) -> list[bytes]:
-    return [one.data for _, one, state in sink.parked.values() if state is ParkedState.SET_ASIDE]
+    return [one.data for _, one, state in sink.messages.values() if state is ParkedState.SET_ASIDE]
 
 
 @pytest.mark.rule("a replay stores numbers of its own as the position, and messages are missed")
@@ -42,20 +42,20 @@ async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
         at_x = [scene.broker.identity, 22]
         await sink.until(
             lambda: (
-                sink.kept(1) == ["x", "y", "z"]
+                sink.stored(1) == ["x", "y", "z"]
                 if scene.is_queue
                 else sink.positions.get((1, "0")) == at_x
             )
         )
-        sink.keep()
+        sink.replay_parked()
         manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: "b" in sink.derived(1))
         await sink.until(lambda: "z" in sink.derived(2))
         assert sink.positions.get((1, "0")) == (None if scene.is_queue else at_x)
     scene.fails.clear()
-    async with hosting(scene, sink, positions=sink.rows(), kept=sink.stored_backlogs()):
+    async with hosting(scene, sink, positions=sink.rows(), stored_backlogs=sink.stored_backlogs()):
         scene.publish("end")
-        await sink.until(lambda: "end" in sink.derived(1) and not sink.parked)
+        await sink.until(lambda: "end" in sink.derived(1) and not sink.messages)
     assert sink.derived(1) == ["a", *range(20), "b", "x", "y", "z", "end"]
 
 
@@ -65,20 +65,20 @@ async def test_a_message_redelivered_while_it_is_being_stored_is_stored_and_give
 ) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("a", "b")
-    sink.held_parked = []
+    sink.delayed_messages = []
     async with Manager(context(sink)) as manager:
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b")
-        await sink.until(lambda: bool(sink.held_parked))
+        await sink.until(lambda: bool(sink.delayed_messages))
         # The connection breaks while the store has not answered. A new group starts, and all messages are redelivered.
         scene.is_breaking = True
         sink.release_parked()
         await sink.until(lambda: len([1 for name, _ in scene.opened if name == "well"]) > 2)
         scene.is_breaking = False
-        await sink.until(lambda: scene.broker.committed() == 2 and sink.kept(1) == ["a", "b"])
-        assert sink.kept_ever == 2
+        await sink.until(lambda: scene.broker.committed() == 2 and sink.stored(1) == ["a", "b"])
+        assert sink.stored_ever == 2
         scene.fails.clear()
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
     assert sink.derived(1) == ["a", "b"]
 
 
@@ -95,11 +95,11 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         manager.replay_parked(sick, ())
         scene.publish("d")
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
-        sink.keep()
+        sink.replay_parked()
         there = sink.stored_backlogs()
         scene.fails.clear()
         manager.replay_parked(sick, there)
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
         # The replay names the lane again, although the lane has no stored message left.
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sick.catching_up)
@@ -119,14 +119,14 @@ async def test_later_messages_of_its_lane_follow_it_with_another_owner_too(
     async with Manager(context(sink)) as manager:
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.kept(1)[:1] == ["b"] and len(sink.derived(2)) == 3)
+        await sink.until(lambda: sink.stored(1)[:1] == ["b"] and len(sink.derived(2)) == 3)
     assert "c" not in sink.derived(1)
     scene.fails.clear()
     async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))
+        manager.add(scene.specs("sick", "well", stored_backlogs=sink.stored_backlogs()))
         scene.publish("d")
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 @pytest.mark.rule(
@@ -158,7 +158,7 @@ async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene
         assert sink.derived(1) == []
         scene.gates.clear()
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"] and not slow.catching_up)
-        await sink.until(lambda: not (sink.parked or sink.rows()))
+        await sink.until(lambda: not (sink.messages or sink.rows()))
     assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
 
 
@@ -169,18 +169,18 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: event == "b"
 
     def failures() -> int:
-        return max((one.failures for _, one, _ in sink.parked.values()), default=-1)
+        return max((one.failures for _, one, _ in sink.messages.values()), default=-1)
 
     scene.publish("a", "b", "c")
     # The first failure is live, and is not counted. The later ones are counted.
     for number in range(MAX_DELIVERIES + 1):
         async with Manager(context(sink)) as manager:
-            manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))
+            manager.add(scene.specs("sick", "well", stored_backlogs=sink.stored_backlogs()))
             await sink.until(lambda number=number: failures() >= number)  # type: ignore[misc]
         assert failures() == number
     tried = scene.opened.count(("sick", "b"))
     async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))
+        manager.add(scene.specs("sick", "well", stored_backlogs=sink.stored_backlogs()))
         await sink.until(lambda: bool(aside(sink)))
         await sink.until(lambda: "c" in sink.derived(1))
     assert aside(sink) == [b'["in memory","b"]']
@@ -197,13 +197,13 @@ async def test_one_that_is_removed_while_it_works_holds_up_nobody(scene: Scene) 
     async with Manager(bounded(sink, max_outstanding=4)) as manager:
         gone, well = manager.add(scene.specs("gone", "well"))
         scene.publish("a", "b")
-        await sink.until(lambda: sink.kept(1) == ["a", "b"])
+        await sink.until(lambda: sink.stored(1) == ["a", "b"])
         scene.fails.clear()
         await sink.until(lambda: ("gone", "b") in scene.opened and gone.catching_up != {})
         manager.remove(gone, on_purpose=True)
-        kept = sink.kept_ever
+        stored_before = sink.stored_ever
         scene.publish(*range(20))
         await sink.until(lambda: len(sink.derived(2)) == 22)
         await sink.until(lambda: scene.broker.committed() == 22)
-        assert sink.kept_ever == kept, "no later message is stored for the watcher"
+        assert sink.stored_ever == stored_before, "no later message is stored for the watcher"
         assert well.error is None

@@ -23,7 +23,7 @@ from triggerer.testing.clock import VirtualClock
 
 
 def aside(sink: Sink) -> list[tuple[int, bytes]]:
-    return [(watcher, one.data) for watcher, one, _ in sink.parked.values()]
+    return [(watcher, one.data) for watcher, one, _ in sink.messages.values()]
 
 
 @pytest.mark.rule("18: a message that fails again and again is parked, if other messages pass")
@@ -36,7 +36,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         scene.publish("e")
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "e"])
-    ((watcher, one, _),) = sink.parked.values()
+    ((watcher, one, _),) = sink.messages.values()
     assert (watcher, one.data) == (1, b'["in memory","b"]')
     assert one.failures == MAX_DELIVERIES + 1
     assert one.error == "RuntimeError: cannot take b"
@@ -57,7 +57,7 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
         given = [event for name, event in scene.opened if name == "sick"]
         assert set(given[1:]) == set(range(11)), "ten others were tried"
         assert set(given[-5:]) == {0}
-        assert not sink.parked
+        assert not sink.messages
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == ["a", *range(30)])
 
@@ -72,7 +72,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
     async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d", "e")
         await sink.until(lambda: sink.derived(1) == ["a", "c", "e"])
-        await sink.until(lambda: len(sink.parked) == 2)
+        await sink.until(lambda: len(sink.messages) == 2)
     assert aside(sink) == [(1, b'["in memory","b"]'), (1, b'["in memory","d"]')]
 
 
@@ -86,7 +86,7 @@ async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene:
         scene.publish(*range(95))
         await sink.until(lambda: len(sink.derived(2)) == 10)
         await sink.until(lambda: sink.failures.get((1, "0"), 0) > MAX_DELIVERIES + 15)
-        assert not sink.parked
+        assert not sink.messages
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == list(range(0, 95, 10)))
 
@@ -100,7 +100,7 @@ async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_trie
     async with hosting(scene, sink):
         scene.publish("other", lane=1)
         scene.publish("last", lane=0)
-        await sink.until(lambda: len(sink.parked) == 1)
+        await sink.until(lambda: len(sink.messages) == 1)
     assert aside(sink) == [(1, b'["in memory","last"]')]
     assert sink.derived(1) == ["other"]
 
@@ -151,8 +151,8 @@ async def test_a_message_with_a_refused_event_is_parked_for_its_watcher_alone(sc
         sink.refuses = lambda watcher_id, payload: (watcher_id, payload) == (1, "b")
         scene.publish("a", "b", "c")
         await sink.until(lambda: "c" in sink.derived(1) and "c" in sink.derived(2))
-        await sink.until(lambda: scene.broker.committed() == 3 and len(sink.parked) == 1)
-    ((watcher, one, _),) = sink.parked.values()
+        await sink.until(lambda: scene.broker.committed() == 3 and len(sink.messages) == 1)
+    ((watcher, one, _),) = sink.messages.values()
     assert (watcher, one.error) == (1, "too large")
     assert sink.derived(1) == ["a", "c"]
     assert sink.derived(2) == ["a", "b", "c"]
@@ -173,7 +173,7 @@ async def test_a_refused_event_of_a_filter_that_failed_since_is_not_lost(
         await sink.until(lambda: len(sink.derived(2)) == 4)
         scene.fails.clear()
         await sink.until(lambda: {"c", "d"} <= set(sink.derived(1)))
-        await sink.until(lambda: len(sink.parked) == 1)
+        await sink.until(lambda: len(sink.messages) == 1)
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
@@ -189,12 +189,12 @@ async def test_a_message_rejected_while_catching_up_is_parked(scene: Scene) -> N
         scene.rejects = lambda event: event == "b"
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == ["a", "c"])
-        await sink.until(lambda: len(sink.parked) == 1)
+        await sink.until(lambda: len(sink.messages) == 1)
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
 @pytest.mark.rule("18: the number and the bytes of parked messages have limits")
-async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
+async def test_at_a_bound_the_lane_waits(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
@@ -203,13 +203,13 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
         assert sink.positions[1, "0"] == [scene.broker.identity, 1]
         sink.is_full_of_parked = False
-        await sink.until(lambda: len(sink.parked) == 1)
+        await sink.until(lambda: len(sink.messages) == 1)
         # The broker has advanced meanwhile, so the position's row is deleted.
         await sink.until(lambda: sink.positions[1, "0"] is None)
     assert sorted(sink.derived(1)) == ["a", "c"]
 
 
-async def test_later_messages_of_a_standing_lane_are_not_derived_with_each_attempt(
+async def test_later_messages_of_a_waiting_lane_are_not_derived_with_each_attempt(
     scene: Scene,
 ) -> None:
     """Each attempt tries only the blocking message.
@@ -222,8 +222,8 @@ async def test_later_messages_of_a_standing_lane_are_not_derived_with_each_attem
     async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a", "b", "c")
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
-        before, sink.held_parked = len(scene.opened), []
-        await sink.until(lambda: bool(sink.held_parked))
+        before, sink.delayed_messages = len(scene.opened), []
+        await sink.until(lambda: bool(sink.delayed_messages))
         # If the reader did not wait for the store's answer, the filter would get the next message in this time.
         await anyio.sleep(0.1)
         assert ("sick", "b") in scene.opened[before:]
@@ -266,13 +266,13 @@ def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
     return (LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC)),)
 
 
-async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_before_the_refusal(
+async def test_a_lane_waits_at_a_refused_message_although_its_watcher_had_caught_up_before(
     scene: Scene,
 ) -> None:
     """The refusal begins another catch-up, which does not read later messages at each attempt (seed 118)."""
     sink = AnsweringLate()
-    stands = at_first(scene, sink)
-    async with hosting(scene, sink, "sick", positions=stands) as (_, sick):
+    positions = at_first(scene, sink)
+    async with hosting(scene, sink, "sick", positions=positions) as (_, sick):
         await sink.until(lambda: bool(sink.unanswered))
         scene.publish("c")
         await sink.until(lambda: sink.derived(1) == ["a", "c"])
@@ -290,14 +290,14 @@ async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_b
         await sink.until(lambda: not sick.catching_up)
 
 
-async def test_a_lane_that_stands_and_is_made_anew_then_is_read_from_its_beginning(
+async def test_a_waiting_lane_that_is_recreated_is_read_from_its_beginning(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The awaited answer is about a message of the former lane, and is ignored."""
-    monkeypatch.setattr("triggerer.streams.catchup.reading.handover._LOOK_AT_ENDS_EVERY_S", 0.0)
+    monkeypatch.setattr("triggerer.streams.catchup.reading.handover._LOOK_UP_ENDS_EVERY_S", 0.0)
     sink = AnsweringLate()
-    stands = at_first(scene, sink)
-    async with hosting(scene, sink, "sick", positions=stands) as (manager, _):
+    positions = at_first(scene, sink)
+    async with hosting(scene, sink, "sick", positions=positions) as (manager, _):
         await sink.refuse()
         await sink.until(lambda: scene.opened.count(("sick", "b")) == 2)
         await sink.until(lambda: bool(sink.unanswered))
@@ -312,11 +312,11 @@ async def test_a_blocked_message_is_tried_again_after_a_growing_delay_by_any_rea
     scene: Scene,
 ) -> None:
     sink, clock = AnsweringLate(), VirtualClock()
-    stands = at_first(scene, sink)
+    positions = at_first(scene, sink)
     slowly = replace(context(sink, clock=clock), restart_first=4.0, restart_longest=1_000.0)
     delays = list[float]()
     async with Manager(slowly) as manager:
-        (sick,) = manager.add(scene.specs("sick", positions=stands))
+        (sick,) = manager.add(scene.specs("sick", positions=positions))
         for _ in range(8):
             await sink.refuse()
             refused_at = clock.monotonic()
@@ -345,7 +345,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
         await sink.until(lambda: sink.derived(1) == ["a", "c"])
         await sink.until(lambda: sink.positions[1, "0"] is None)
     assert scene.broker.dead_letters == ["b"]
-    assert not sink.parked
+    assert not sink.messages
 
 
 @pytest.mark.rule("a replay without messages never ends, so no other replay can begin")
@@ -355,11 +355,11 @@ async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.derived(1) == ["a", "d"])
-        await sink.until(lambda: len(sink.parked) == 2)
+        await sink.until(lambda: len(sink.messages) == 2)
         scene.fails["sick"] = lambda event: event == "c"
-        sink.keep()
+        sink.replay_parked()
         manager.replay_parked(sick, sink.stored_backlogs())
-        await sink.until(lambda: list(sink.parked) == [2])
+        await sink.until(lambda: list(sink.messages) == [2])
         assert sink.derived(1) == ["a", "d", "b"]
         assert aside(sink) == [(1, b'["in memory","c"]')]
         # A replay without messages leaves no state.
@@ -367,9 +367,9 @@ async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene)
         scene.publish("e")
         await sink.until(lambda: sink.derived(1) == ["a", "d", "b", "e"])
         scene.fails.clear()
-        sink.keep()
+        sink.replay_parked()
         manager.replay_parked(sick, sink.stored_backlogs())
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
     assert sink.derived(1) == ["a", "d", "b", "e", "c"]
 
 
@@ -382,8 +382,8 @@ async def test_a_message_replayed_for_a_watcher_without_a_producer_is_parked_aga
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: len(sink.parked) == 1)
-    sink.keep()
+        await sink.until(lambda: len(sink.messages) == 1)
+    sink.replay_parked()
     source = EventSource((WatcherRef(1, 0),), Fence("another", "me", 1))
     async with Manager(context(sink)) as manager:
         (sick,) = manager.add(
@@ -391,7 +391,7 @@ async def test_a_message_replayed_for_a_watcher_without_a_producer_is_parked_aga
         )
         await sink.until(lambda: sick.is_keyed)
         manager.replay_parked(sick, sink.stored_backlogs())
-        await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
+        await sink.until(lambda: sink.messages[1][2] is ParkedState.SET_ASIDE)
         assert sick.error is None
 
 
@@ -410,7 +410,7 @@ async def test_a_message_that_fails_for_ever_is_not_in_flight_for_its_siblings(
         await sink.until(lambda: sum(any_scene.broker.committed(lane) for lane in range(3)) == 200)
     given = [event for name, event in any_scene.opened if name == "well"]
     assert sorted(given) == list(range(200)), "each once"
-    assert sorted(sink.kept(1)) == (list(range(200)) if any_scene.is_queue else [])
+    assert sorted(sink.stored(1)) == (list(range(200)) if any_scene.is_queue else [])
 
 
 @pytest.mark.rule(
@@ -432,7 +432,7 @@ async def test_later_messages_of_its_lane_follow_it_with_another_owner_too(
     async with hosting(scene, sink, positions=(row,)):
         scene.publish("d")
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d"])
-    assert not sink.parked
+    assert not sink.messages
 
 
 async def test_where_nothing_can_be_set_aside_what_is_rejected_is_passed(scene: Scene) -> None:
@@ -475,4 +475,4 @@ async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
     scene.publish("poison", lane=0)
     scene.publish("other", lane=200)
     async with hosting(scene, sink):
-        await sink.until(lambda: sink.derived(1) == ["other"] and len(sink.parked) == 1)
+        await sink.until(lambda: sink.derived(1) == ["other"] and len(sink.messages) == 1)

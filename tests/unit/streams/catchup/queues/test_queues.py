@@ -43,12 +43,12 @@ async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owne
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
         scene.publish("a", "b")
-        await sink.until(lambda: sink.kept(1) == ["a", "b"])
-    watcher, one, state = sink.parked[1]
-    sink.parked[1] = watcher, replace(one, failures=MAX_DELIVERIES), state
+        await sink.until(lambda: sink.stored(1) == ["a", "b"])
+    watcher, one, state = sink.messages[1]
+    sink.messages[1] = watcher, replace(one, failures=MAX_DELIVERIES), state
     scene.opened.clear()
     scene.fails["sick"] = lambda event: event == "a"
-    async with hosting(scene, sink, kept=sink.stored_backlogs()):
+    async with hosting(scene, sink, stored_backlogs=sink.stored_backlogs()):
         await sink.until(lambda: sink.derived(1) == ["b"])
     assert [event for name, event in scene.opened if name == "sick"] == ["b", "a", "b"]
 
@@ -65,15 +65,15 @@ async def test_a_watcher_that_fails_receives_its_backlog_in_order_and_goes_live(
         scene.publish("a", *range(300))
         await sink.until(lambda: sink.derived(2) == ["a", *range(300)])
         await sink.until(lambda: scene.broker.committed() == 301)
-        assert sink.kept(1) == list(range(300))
+        assert sink.stored(1) == list(range(300))
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == ["a", *range(300)])
-        await sink.until(lambda: not sink.parked)
-        before = sink.kept_ever
+        await sink.until(lambda: not sink.messages)
+        before = sink.stored_ever
         scene.publish("z")
         await sink.until(lambda: sink.derived(1)[-1] == "z")
         await sink.until(lambda: scene.broker.committed() == 302)
-        assert sink.kept_ever == before, "it is live again"
+        assert sink.stored_ever == before, "it is live again"
 
 
 async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
@@ -91,7 +91,7 @@ async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
         assert not sick.catching_up
         await sink.until(lambda: len(sink.derived(1)) == number + 1)
         assert sink.derived(1) == list(range(number + 1))
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 @pytest.mark.rule("18: a message that fails again and again is parked, if other messages pass")
@@ -101,8 +101,8 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
-        await sink.until(lambda: len(sink.parked) == 1)
-    ((watcher, one, state),) = sink.parked.values()
+        await sink.until(lambda: len(sink.messages) == 1)
+    ((watcher, one, state),) = sink.messages.values()
     assert (watcher, one.data, state) == (1, b'["in memory","b"]', ParkedState.SET_ASIDE)
     assert one.failures == MAX_DELIVERIES + 1
     assert one.error == "RuntimeError: cannot take b"
@@ -120,11 +120,11 @@ async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_l
         await sink.until(
             lambda: len([1 for one in scene.opened if one == ("sick", "b")]) > MAX_DELIVERIES + 3
         )
-        assert [one.data for _, one, _ in sink.parked.values()] == [b'["in memory","b"]']
+        assert [one.data for _, one, _ in sink.messages.values()] == [b'["in memory","b"]']
         scene.broker.publish_unordered("d")
-        await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
+        await sink.until(lambda: sink.messages[1][2] is ParkedState.SET_ASIDE)
     assert sorted(sink.derived(1)) == ["a", "c", "d"]
-    assert sink.parked[1][1].error == "RuntimeError: cannot take b"
+    assert sink.messages[1][1].error == "RuntimeError: cannot take b"
 
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
@@ -133,11 +133,11 @@ async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) 
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
         scene.publish(*range(30))
-        await sink.until(lambda: sink.kept(1) == list(range(30)))
+        await sink.until(lambda: sink.stored(1) == list(range(30)))
         given = MAX_DELIVERIES + 25
         await sink.until(lambda: len([1 for name, _ in scene.opened if name == "sick"]) > given)
-        assert all(state is ParkedState.KEPT for _, _, state in sink.parked.values())
-        assert max(one.failures for _, one, _ in sink.parked.values()) > MAX_DELIVERIES
+        assert all(state is ParkedState.KEPT for _, _, state in sink.messages.values())
+        assert max(one.failures for _, one, _ in sink.messages.values()) > MAX_DELIVERIES
 
 
 @pytest.mark.rule("18: after a takeover too, a watcher gets its stored messages first")
@@ -149,10 +149,10 @@ async def test_stored_messages_come_first_for_another_owner(scene: Scene) -> Non
         await sink.until(lambda: scene.broker.committed() == 3)
     scene.fails.clear()
     scene.publish("d")
-    async with hosting(scene, sink, kept=sink.stored_backlogs()):
+    async with hosting(scene, sink, stored_backlogs=sink.stored_backlogs()):
         scene.publish("e")
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d", "e"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None:
@@ -171,10 +171,10 @@ async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None
         scene.publish("a", "b")
         await sink.until(lambda: scene.broker.committed() == 2)
         assert sink.derived(2) == ["a", "b"]
-        assert sink.kept(1) == ["a", "b"]
+        assert sink.stored(1) == ["a", "b"]
         is_broken = False
         await sink.until(lambda: sink.derived(1) == ["a", "b"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 @pytest.mark.rule("18: a trigger's selector decides which missed messages are stored")
@@ -185,8 +185,8 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
     async with hosting(scene, sink):
         scene.publish("sick", "well", "other", "sick", "well")
         await sink.until(lambda: scene.broker.committed() == 5)
-        assert sink.kept_ever == 2
-        assert set(sink.kept(1)) == {"sick"}
+        assert sink.stored_ever == 2
+        assert set(sink.stored(1)) == {"sick"}
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == ["sick", "sick"])
 
@@ -201,8 +201,8 @@ async def test_no_unwanted_message_is_stored_for_a_watcher_that_fails(scene: Sce
         scene.publish("sick", lane=1)
         scene.publish("well", "well", lane=2)
         await sink.until(lambda: (scene.broker.committed(1), scene.broker.committed(2)) == (1, 2))
-        assert sink.kept(1) == ["sick"]
-        assert sink.kept_ever == 1
+        assert sink.stored(1) == ["sick"]
+        assert sink.stored_ever == 1
 
 
 class Undumped(BreakingQueue):
@@ -230,13 +230,13 @@ async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scen
         scene.publish("a", 1, "b", 2, "c")
         await sink.until(lambda: scene.broker.committed() == 5)
         await sink.until(lambda: sink.derived(2) == ["a", 1, "b", 2, "c"])
-        assert sink.kept(1) == ["b", "c"]
+        assert sink.stored(1) == ["b", "c"]
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
         scene.publish(3)
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c", 3])
-    assert sink.kept_ever == 2
-    assert not sink.parked
+    assert sink.stored_ever == 2
+    assert not sink.messages
 
 
 async def test_a_watcher_that_moves_to_a_siblings_trigger_keeps_its_position(scene: Scene) -> None:
@@ -249,7 +249,7 @@ async def test_a_watcher_that_moves_to_a_siblings_trigger_keeps_its_position(sce
     async with Manager(context(sink)) as manager:
         members = manager.add([sick, well])
         scene.publish("a", "b")
-        await sink.until(lambda: sink.kept(1) == sink.kept(3) == ["a", "b"])
+        await sink.until(lambda: sink.stored(1) == sink.stored(3) == ["a", "b"])
         for member in members:
             manager.remove(member, on_purpose=False)
         sources = EventSource((three,), fence), EventSource((one, two), fence)
@@ -259,7 +259,7 @@ async def test_a_watcher_that_moves_to_a_siblings_trigger_keeps_its_position(sce
         await sink.until(lambda: sink.derived(1) == ["a", "b"])
         scene.publish("c")
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
-        await sink.until(lambda: sink.kept(3) == ["a", "b", "c"])
+        await sink.until(lambda: sink.stored(3) == ["a", "b", "c"])
 
 
 async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -> None:
@@ -271,7 +271,7 @@ async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -
         specs = [replace(spec, stream_id="one") for spec in scene.specs("old", "well")]
         old, _ = manager.add(specs)
         scene.publish("old", "well")
-        await sink.until(lambda: sink.kept(1) == ["old"])
+        await sink.until(lambda: sink.stored(1) == ["old"])
         spec = scene.specs("new")[0]
 
         def make_later() -> BaseEventTrigger:
@@ -286,7 +286,7 @@ async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -
         await sink.until(lambda: scene.broker.committed() == 4)
         is_broken = False
         await sink.until(lambda: sink.derived(1) == ["new"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 @pytest.mark.rule("18: a watcher without siblings leaves its backlog with the broker")
@@ -297,7 +297,7 @@ async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) 
     async with hosting(scene, sink, "sick"):
         scene.publish("a", "b")
         await sink.until(lambda: sink.derived(1) == ["a", "b"])
-        assert not sink.kept_ever
+        assert not sink.stored_ever
 
 
 async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Scene) -> None:
@@ -305,7 +305,7 @@ async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Sc
     scene.fails["sick"] = lambda event: event in ("b", "c", "d")
     async with hosting(scene, sink):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.kept(1) == ["b", "c"])
+        await sink.until(lambda: sink.stored(1) == ["b", "c"])
         scene.is_breaking = True
         scene.publish("d", "e")
         await sink.until(lambda: sink.derived(2)[-1] == "e")
@@ -313,7 +313,7 @@ async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Sc
         scene.fails.clear()
         await sink.until(lambda: len(sink.derived(1)) == 5)
         assert sink.derived(1) == ["a", "b", "c", "d", "e"]
-        await sink.until(lambda: not sink.parked and scene.broker.committed() == 5)
+        await sink.until(lambda: not sink.messages and scene.broker.committed() == 5)
 
 
 @pytest.mark.rule(
@@ -326,7 +326,7 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
     scene.fails["sick"] = lambda event: event != "z"
     async with hosting(scene, sink) as (_, sick, well):
         scene.publish("a")
-        await sink.until(lambda: sink.kept(1) == ["a"])
+        await sink.until(lambda: sink.stored(1) == ["a"])
         sink.is_full_of_parked = True
         scene.publish(*range(100))
         await sink.until(lambda: well.blocked_by is not None)
@@ -349,15 +349,15 @@ async def test_a_message_that_waits_for_room_is_stored_once_however_slow_the_sto
     async with hosting(scene, sink) as (_, _, well):
         scene.publish("a", "b")
         await sink.until(lambda: well.blocked_by == "sick")
-        sink.held_parked = []
+        sink.delayed_messages = []
         sink.is_full_of_parked = False
-        await sink.until(lambda: bool(sink.held_parked))
+        await sink.until(lambda: bool(sink.delayed_messages))
         # If the runtime did not wait for the answer, it would submit the message again in this time.
         await anyio.sleep(1.0)
-        assert [type(change.what) for change in sink.held_parked].count(Stored) == 1
+        assert [type(change.what) for change in sink.delayed_messages].count(Stored) == 1
         sink.release_parked()
         await sink.until(lambda: scene.broker.committed() == 2)
-        assert sink.kept(1) == ["a", "b"]
+        assert sink.stored(1) == ["a", "b"]
 
 
 async def test_a_stream_that_was_held_and_restarts_is_not_shown_as_held(scene: Scene) -> None:
@@ -414,14 +414,14 @@ async def test_a_message_that_no_longer_loads_is_parked(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
         scene.publish("a", "b")
-        await sink.until(lambda: sink.kept(1) == ["a", "b"])
-    watcher, one, state = sink.parked[1]
-    sink.parked[1] = watcher, replace(one, data=b"?"), state
+        await sink.until(lambda: sink.stored(1) == ["a", "b"])
+    watcher, one, state = sink.messages[1]
+    sink.messages[1] = watcher, replace(one, data=b"?"), state
     scene.fails.clear()
-    async with hosting(scene, sink, kept=sink.stored_backlogs()):
+    async with hosting(scene, sink, stored_backlogs=sink.stored_backlogs()):
         await sink.until(lambda: sink.derived(1) == ["b"])
-        await sink.until(lambda: list(sink.parked) == [1])
-    assert sink.parked[1][2] is ParkedState.SET_ASIDE
+        await sink.until(lambda: list(sink.messages) == [1])
+    assert sink.messages[1][2] is ParkedState.SET_ASIDE
 
 
 async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene) -> None:
@@ -429,12 +429,12 @@ async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene)
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.derived(1) == ["a", "c"] and len(sink.parked) == 1)
+        await sink.until(lambda: sink.derived(1) == ["a", "c"] and len(sink.messages) == 1)
         scene.fails.clear()
-        sink.keep()
+        sink.replay_parked()
         manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "c", "b"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 async def test_a_message_replayed_while_later_ones_are_in_flight_is_given(
@@ -449,14 +449,14 @@ async def test_a_message_replayed_while_later_ones_are_in_flight_is_given(
         await sink.until(lambda: sink.derived(1) == ["a", "c"] and not sick.catching_up)
         scene.fails["sick"] = lambda event: event in ("x", "y", "z")
         scene.publish("x", "y", "z")
-        await sink.until(lambda: sink.kept(1) == ["x", "y", "z"])
+        await sink.until(lambda: sink.stored(1) == ["x", "y", "z"])
         scene.gates["sick", "y"] = gate = anyio.Event()
         scene.fails.clear()
         await sink.until(lambda: ("sick", "y") in scene.opened)
-        sink.keep()
+        sink.replay_parked()
         manager.replay_parked(sick, sink.stored_backlogs())
         gate.set()
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
     assert sorted(sink.derived(1)) == ["a", "b", "c", "x", "y", "z"]
 
 
@@ -465,14 +465,14 @@ async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(sce
     scene.fails["sick"] = lambda event: event == "a"
     async with hosting(scene, sink):
         scene.publish("a")
-        await sink.until(lambda: sink.kept(1) == ["a"])
-        sink.held_parked = []
+        await sink.until(lambda: sink.stored(1) == ["a"])
+        sink.delayed_messages = []
         scene.publish("b", "c")
         await sink.until(lambda: sink.derived(2) == ["a", "b", "c"])
         scene.fails.clear()
         sink.release_parked()
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
-        await sink.until(lambda: not sink.parked and scene.broker.committed() == 3)
+        await sink.until(lambda: not sink.messages and scene.broker.committed() == 3)
 
 
 async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(scene: Scene) -> None:
@@ -482,7 +482,7 @@ async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(sc
     scene.gates["sick", "b"] = go_on = anyio.Event()
     async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a")
-        await sink.until(lambda: sink.kept(1) == ["a"])
+        await sink.until(lambda: sink.stored(1) == ["a"])
         scene.gates["sick", "a"] = catch_up = anyio.Event()
         scene.fails.clear()
         scene.publish("b", "c", "d")
@@ -495,7 +495,7 @@ async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(sc
         await sink.until(lambda: scene.broker.committed() == 4)
         go_on.set()
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d"])
-        await sink.until(lambda: not sick.catching_up and not sink.parked)
+        await sink.until(lambda: not sick.catching_up and not sink.messages)
 
 
 async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scene: Scene) -> None:
@@ -505,13 +505,13 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
     scene.gates["sick", "b"] = fail = anyio.Event()
     async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a")
-        await sink.until(lambda: sink.kept(1) == ["a"])
+        await sink.until(lambda: sink.stored(1) == ["a"])
         scene.fails.clear()
         scene.publish("b", "c")
         await sink.until(
             lambda: ("sick", "b") in scene.opened,
         )
-        sink.held_parked = []
+        sink.delayed_messages = []
         resolve.set()
         await sink.until(lambda: sink.derived(2) == ["a", "b", "c"])
         scene.fails["sick"] = lambda event: event == "b"
@@ -523,7 +523,7 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
             await anyio.sleep(0.001)
         sink.release_parked()
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
-        await sink.until(lambda: not sick.catching_up and not sink.parked)
+        await sink.until(lambda: not sick.catching_up and not sink.messages)
 
 
 async def test_a_message_that_waited_for_room_and_was_resolved_meanwhile_leaves_no_row(
@@ -535,7 +535,7 @@ async def test_a_message_that_waited_for_room_and_was_resolved_meanwhile_leaves_
     scene.gates["sick", "b"] = take = anyio.Event()
     async with hosting(scene, sink) as (_, sick, well):
         scene.publish("a")
-        await sink.until(lambda: sink.kept(1) == ["a"])
+        await sink.until(lambda: sink.stored(1) == ["a"])
         scene.publish("b")
         await sink.until(lambda: ("well", "b") in scene.opened)
         scene.fails.clear()
@@ -548,7 +548,7 @@ async def test_a_message_that_waited_for_room_and_was_resolved_meanwhile_leaves_
         sink.is_full_of_parked = False
         await sink.until(lambda: scene.broker.committed() == 2)
         await sink.until(lambda: not sick.catching_up)
-    assert not sink.parked
+    assert not sink.messages
 
 
 async def test_a_message_replayed_while_the_stream_waits_is_given_and_makes_room(
@@ -564,10 +564,10 @@ async def test_a_message_replayed_while_the_stream_waits_is_given_and_makes_room
         scene.publish("e")
         await sink.until(lambda: well.blocked_by == "sick")
         scene.fails.clear()
-        sink.keep()
+        sink.replay_parked()
         manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "b"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
         sink.is_full_of_parked = False
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "b", "e"])
         await sink.until(lambda: scene.broker.committed() == 5)
@@ -602,13 +602,13 @@ async def test_a_message_refused_after_going_live_is_dead_lettered_at_the_bound(
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink, parked_at_bound="dead_letter") as (_, sick, _):
         scene.publish("a")
-        await sink.until(lambda: sink.kept(1) == ["a"])
+        await sink.until(lambda: sink.stored(1) == ["a"])
         scene.fails.clear()
         await sink.until(lambda: bool(sink.late) and not sick.catching_up)
         # The watcher has caught up in all lanes when the store refuses its event.
         sink.late.pop().complete(RowRefused("too large"))
         await sink.until(lambda: scene.broker.dead_letters == ["a"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durable(
@@ -619,7 +619,7 @@ async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durab
     scene.gates["well", "b"] = resolve = anyio.Event()
     async with hosting(scene, sink, "old", "well") as (manager, old, _):
         scene.publish("a")
-        await sink.until(lambda: sink.kept(1) == ["a"])
+        await sink.until(lambda: sink.stored(1) == ["a"])
         scene.publish("b")
         await sink.until(lambda: ("well", "b") in scene.opened)
         scene.fails.clear()
@@ -631,18 +631,18 @@ async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durab
         # The old trigger derived the first event from "a". The rest is what the new trigger derives from "b".
         first, rest = sink.late[0], sink.late[1:]
         first.complete(None)
-        sink.held_parked = []
+        sink.delayed_messages = []
         resolve.set()
-        await sink.until(lambda: bool(sink.held_parked))
+        await sink.until(lambda: bool(sink.delayed_messages))
         assert [
-            change.what.data for change in sink.held_parked if isinstance(change.what, Stored)
+            change.what.data for change in sink.delayed_messages if isinstance(change.what, Stored)
         ] == [b'["in memory","b"]']
         sink.late = []
         sink.is_late = lambda payload: False
         for event in rest:
             event.complete(None)
         sink.release_parked()
-        await sink.until(lambda: not sink.parked and scene.broker.committed() == 2)
+        await sink.until(lambda: not sink.messages and scene.broker.committed() == 2)
 
 
 @pytest.mark.rule(
@@ -669,21 +669,21 @@ async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each
             if random.random() < 0.2:
                 sick ^= {random.choice(names)}
             scene.is_breaking = random.random() < 0.05
-            if random.random() < 0.1 and sink.held_parked is None:
-                sink.held_parked = []
-            elif sink.held_parked is not None and random.random() < 0.5:
+            if random.random() < 0.1 and sink.delayed_messages is None:
+                sink.delayed_messages = []
+            elif sink.delayed_messages is not None and random.random() < 0.5:
                 sink.release_parked()
             await anyio.sleep(0.001 if random.random() < 0.3 else 0)
         sick.clear()
         scene.is_breaking = False
-        if sink.held_parked is not None:
+        if sink.delayed_messages is not None:
             sink.release_parked()
         for number, _ in enumerate(names, 1):
             await sink.until(lambda number=number: len(sink.derived(number)) == 120)  # type: ignore[misc]
             for lane, values in lanes.items():
                 derived = [one for one in sink.derived(number) if one.startswith(lane)]
                 assert derived == values, (number, lane)
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Scene) -> None:
@@ -708,7 +708,7 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
         assert sink.waiting is not None
         Sink.submit_nowait(sink, sink.waiting)
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
-        await sink.until(lambda: len(sink.parked) == 1)
+        await sink.until(lambda: len(sink.messages) == 1)
 
 
 @pytest.mark.rule(
@@ -723,7 +723,7 @@ async def test_a_message_replayed_as_soon_as_it_is_parked_is_given_again(scene: 
             if isinstance(change, ParkedChange) and isinstance(change.what, SetAside):
 
                 def answer(error: Exception | None) -> None:
-                    self.keep()
+                    self.replay_parked()
                     change.on_done(error)
 
                 super().submit_nowait(replace(change, on_done=answer))
@@ -738,7 +738,7 @@ async def test_a_message_replayed_as_soon_as_it_is_parked_is_given_again(scene: 
         scene.fails.clear()
         manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "c", "b"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 @pytest.mark.rule(
@@ -748,7 +748,7 @@ async def test_a_message_that_an_earlier_group_stored_late_reaches_a_watcher_tha
     scene: Scene,
 ) -> None:
     sink = Sink()
-    sink.held_parked = held = []
+    sink.delayed_messages = held = []
     scene.fails["sick"] = lambda event: event == "a"
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")
@@ -768,13 +768,13 @@ async def test_a_message_that_an_earlier_group_stored_late_reaches_a_watcher_tha
         scene.publish("c")
         await sink.until(lambda: len(held) == 2)
         scene.fails.clear()
-        sink.held_parked = None
+        sink.delayed_messages = None
         sink.submit_nowait(held.pop())
-        sink.held_parked = held
+        sink.delayed_messages = held
         # The events of "c" are durable, and its row is about to be deleted.
         await sink.until(lambda: len(held) == 2 and not sick.catching_up)
         sink.release_parked()
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: not sink.messages)
 
 
 class Unwritable(BreakingQueue):
@@ -806,7 +806,7 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
         (stream,) = manager.streams.values()
         group = stream.group
         scene.publish(*range(3), lane="b")
-        await sink.until(lambda: {0, 1, 2} <= {*sink.derived(2)} and sink.kept(1)[:1] == [1])
+        await sink.until(lambda: {0, 1, 2} <= {*sink.derived(2)} and sink.stored(1)[:1] == [1])
         scene.fails.clear()
         await sink.until(lambda: {*sink.derived(1)} == {"unwritable", "behind it", 0, 1, 2})
         assert stream.group is group, "it was opened again"
@@ -823,12 +823,12 @@ async def test_what_fails_after_its_stream_was_closed_submits_nothing(scene: Sce
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")
-        await sink.until(lambda: sink.kept(1) == ["b"])
+        await sink.until(lambda: sink.stored(1) == ["b"])
         scene.gates["sick", "b"] = gate = anyio.Event()
         scene.opened.clear()
         await sink.until(lambda: ("sick", "b") in scene.opened)
-        sink.held_parked = []
+        sink.delayed_messages = []
         gate.set()
         manager.abandon(sick)
         await anyio.wait_all_tasks_blocked()
-        assert sink.held_parked == []
+        assert sink.delayed_messages == []

@@ -69,8 +69,8 @@ class Timeline:
     def trace(self, what: str, **details: Any) -> None:
         """Add a line to the trace, if there is one."""
         if self._trace is not None:
-            told = " ".join(f"{name}={value}" for name, value in details.items())
-            self._trace(self.now, self.steps, f"{what} {told}")
+            text = " ".join(f"{name}={value}" for name, value in details.items())
+            self._trace(self.now, self.steps, f"{what} {text}")
 
 
 class ExecutionChecker:

@@ -90,8 +90,8 @@ class PartitionChecker(TimeChecker):
         waited = account.waits.pop(key, set())
         has_run = key in account.taken
         if set(run.events) != waited or not waited:
-            told = f"took {sorted(run.events)}, but {sorted(waited)} waited for the key"
-            self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {told}")
+            problem = f"took {sorted(run.events)}, but {sorted(waited)} waited for the key"
+            self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {problem}")
         account.taken.setdefault(key, set()).update(run.events)
         # A quiet period or a deadline may have begun before the clock was set back. Then less time seems to have passed
         # than really has. So add the time by which the clock was set back.

@@ -66,8 +66,8 @@ class TimeChecker:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s, the gap is {gap} s")
         key = None if run.interval is None else _key_of(dag, run.interval)
         if dag.keyed is None and run.partition_key != key:
-            told = f"the key {run.partition_key}, and not {key}"
-            self._fail("T6", f"{dag.dag_id} is run for {run.interval} with {told}")
+            keys = f"the key {run.partition_key}, and not {key}"
+            self._fail("T6", f"{dag.dag_id} is run for {run.interval} with {keys}")
         if run.interval is None:
             return
         if run.run_after > run.made_at + _CLOCK_STEP:
@@ -97,7 +97,7 @@ class TimeChecker:
         if (before.on, before.restriction) != (dag.on, dag.restriction):
             self._changed.add(dag.dag_id)
 
-    def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
+    def on_next_run(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
         """Check T5: a planned run that is due and not created must not be replaced by a run that is not due yet."""
         due = self._store.states[dag_id].next_run
         if due is None or due.run_after > decided_at:
@@ -171,7 +171,7 @@ class TimeChecker:
         if isinstance(dag.on, OnBoth):
             # If the clock was set back, the run with the latest `run_after` may not be the newest. So look for an
             # interval without a run.
-            asked = [self._not_made(dag, info, runs) for info in asked]
+            asked = [self._first_without_run(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
                 made = {run.run_after for run in runs}
@@ -181,7 +181,9 @@ class TimeChecker:
                     return info
         return None
 
-    def _not_made(self, dag: Dag, info: DagRunInfo | None, runs: list[Run]) -> DagRunInfo | None:
+    def _first_without_run(
+        self, dag: Dag, info: DagRunInfo | None, runs: list[Run]
+    ) -> DagRunInfo | None:
         """Return the timetable's first run, from `info` on, whose interval has no run in the store."""
         made = {run.interval for run in runs}
         while info is not None and info.data_interval in made:

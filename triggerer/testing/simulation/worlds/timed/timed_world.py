@@ -130,8 +130,8 @@ class TimedWorld:
     def trace(self, what: str, **details: Any) -> None:
         """Add a line to the trace, if there is one."""
         if self._trace is not None:
-            told = " ".join(f"{name}={value}" for name, value in details.items())
-            self._trace(self._time(), self.steps, f"{what} {told}")
+            text = " ".join(f"{name}={value}" for name, value in details.items())
+            self._trace(self._time(), self.steps, f"{what} {text}")
 
     def _time(self) -> float:
         return self._now if self.loop is None else self.loop.now
