@@ -198,7 +198,7 @@ class _Attempt:
         If the state of a launch stays unknown, report that the run must wait, and return False.
         """
         try:
-            self._followed = self._former_attempts().end_all(self._order.former, keep=True)
+            self._followed = self._former_attempts().end_all(self._order.former, may_reattach=True)
         except StillUnknown as unknown:
             logger.warning("the run waits for %s", unknown)
             end = RunEnd(RunState.FAILED, datetime.now(UTC), storable(str(unknown)))
