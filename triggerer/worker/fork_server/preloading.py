@@ -68,7 +68,9 @@ class Preloaded:
 
     def remember(self, names: Iterable[str]) -> None:
         """Remember the modules that a run has imported."""
-        self._remembered |= {name for name in names if name in _OFFERED or name.startswith(_PLUGINS)}
+        self._remembered |= {
+            name for name in names if name in _OFFERED or name.startswith(_PLUGINS)
+        }
 
     def load_remembered(self) -> bool:
         """Import the remembered modules. Return True if at least one was new."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark.jvm import gateway as jvm
 from triggerer.worker.spark.jvm import leftovers as jvm_leftovers
-from triggerer.worker.spark.sessions.classic import interrupt_handler_kept
+from triggerer.worker.spark.sessions.classic import restoring_interrupt_handler
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ def attach(driver: SharedDriver) -> SparkSession:
     from pyspark.sql import SparkSession
 
     try:
-        with jvm.laid_over_environment(driver.environment), interrupt_handler_kept():
+        with jvm.laid_over_environment(driver.environment), restoring_interrupt_handler():
             gateway: Any = jvm.connect(driver.port, driver.secret)
             # Set these attributes before the first call, which may fail. PySpark's handler of Java's errors uses them,
             # and is installed already if this process has had another session.
