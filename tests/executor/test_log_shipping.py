@@ -133,7 +133,7 @@ async def test_a_large_log_is_copied_in_parts_without_the_bytes_that_were_cut(
         limit = LogLimit(file.fileno(), most)
         for number in range(64):
             file.write((b"%07d\n" % number) * (CHUNK_BYTES // 64))
-            limit.look()
+            limit.enforce()
     async with shipping(shipper_of(house, bucket)) as shipper:
         shipper.ship(str(log))
         await until(lambda: bucket.list() != [])
