@@ -175,9 +175,11 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             if lane is None or lane.draining or not self._consumer_has(lane):
                 continue
             if offset < begin[partition] and self._expired_offset != "earliest":
-                lane, reason = self._expired(lane, offset, begin[partition], end[partition])
+                lane, reason = self._reset_expired_lane(
+                    lane, offset, begin[partition], end[partition]
+                )
             else:
-                lane, reason = _in_range(lane, offset, begin[partition], end[partition])
+                lane, reason = _reset_lane(lane, offset, begin[partition], end[partition])
             self.lanes[partition] = lane
             position = lane.committed
             logger.error(
@@ -195,7 +197,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             else:
                 lane.close()
 
-    def _expired(
+    def _reset_expired_lane(
         self, lane: LaneInFlight, offset: int, first: int, end: int
     ) -> tuple[LaneInFlight, str]:
         """Continue at the end of the log, or fail, as `expired_offset` says.
@@ -209,7 +211,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 f"position {offset} of {names_of([lane.partition])} is out of range: {lost}",
                 hint='set expired_offset of the connection to "earliest" or "latest", to say where to continue',
             )
-        lane.step_back(lane.position(end), probing=False)
+        lane.step_back(lane.position(end), retries_alone=False)
         return lane, f"{lost}, and {end - first} are skipped, as expired_offset says"
 
     async def find_recreated(self) -> BrokerUnavailable | None:
@@ -255,8 +257,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     ) -> None:
         """Rewind to `position` and deliver from there after the delay; other partitions continue meanwhile."""
         # After its first failure, a message is delivered again together with the later messages, because most messages
-        # succeed at the second try. After its second failure, it is delivered alone; see `LaneInFlight.probing`.
-        lane.step_back(position, probing=position.failures > 1)
+        # succeed at the second try. After its second failure, it is delivered alone; see `LaneInFlight.retries_alone`.
+        lane.step_back(position, retries_alone=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return
         self._consumer.pause(lane.partition)
@@ -274,14 +276,14 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def _wait_as_long_as_possible(self) -> None:
         self._cluster.wait_long(not any(other.is_blocked for other in self.lanes.values()))
 
-    def probe(self, lane: LaneInFlight) -> None:
+    def retry_alone(self, lane: LaneInFlight) -> None:
         """Fetch nothing after the lane's next message until that message is advanced."""
         if self._consumer_has(lane):
             self._consumer.pause(lane.partition)
 
-    def end_probe(self, lane: LaneInFlight) -> None:
+    def end_retry_alone(self, lane: LaneInFlight) -> None:
         """Continue with the later messages, because the message that was delivered alone is advanced."""
-        lane.probing = False
+        lane.retries_alone = False
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.committed.offset)
             self._release(lane)
@@ -337,17 +339,17 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.advanced()
 
 
-def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
+def _reset_lane(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
     """Return the lane to continue with, and the reason why the broker refused `offset`.
 
     If the broker reported a cut, the given lane is closed, and the result is a new lane. The committed position of the
     returned lane is the next message to read.
     """
-    parted, lane.parted = lane.parted, None
-    if offset >= first and parted is not None:
+    cut, lane.reported_cut = lane.reported_cut, None
+    if offset >= first and cut is not None:
         lane.close()
-        return lane.after_cut(parted, offset, first), (
-            f"the log was cut at {parted.end_offset} (an unclean leader election?); the messages written after the"
+        return lane.after_cut(cut, offset, first), (
+            f"the log was cut at {cut.end_offset} (an unclean leader election?); the messages written after the"
             " cut are read next"
         )
     position = lane.position(first)
@@ -365,7 +367,7 @@ def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[La
         lane.epochs = LeaderEpochs(offset, None)
         position = lane.committed
         reason = "the broker could not tell whether the log was cut"
-    lane.step_back(position, probing=position.failures > 1)
+    lane.step_back(position, retries_alone=position.failures > 1)
     return lane, reason
 
 

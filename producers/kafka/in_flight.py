@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from producers.kafka.positions.leader_epochs import LeaderEpochs
 from producers.kafka.positions.position import CommittedPosition, CutTopic, UsedOffsets
 from producers.kafka.wire.cluster import Membership
-from producers.kafka.wire.fetch_request import Divergence
+from producers.kafka.wire.fetch_request import DivergingEpoch
 
 _READ_BEFORE: Final = 100_000
 """After a cut, keys of new messages contain an epoch, up to this number of offsets after the last fetched message.
@@ -42,10 +42,10 @@ class LaneInFlight:
         "incarnation",
         "key_prefix",
         "membership",
-        "parted",
         "partition",
         "paused",
-        "probing",
+        "reported_cut",
+        "retries_alone",
         "timer",
         "used",
     )
@@ -62,7 +62,7 @@ class LaneInFlight:
         self.delivered = committed.offset
         """The offset after the last message delivered."""
         self.delivery = 0
-        self.probing = committed.failures > 1
+        self.retries_alone = committed.failures > 1
         """True: deliver only the message at the committed position, because it has failed twice or more.
 
         The later messages wait until that message is advanced. Otherwise each of its failures would redeliver them too.
@@ -80,7 +80,7 @@ class LaneInFlight:
         topic = committed.topic_id
         self.key_prefix = None if topic is None else f"{topic}/{partition.partition}/"
         self.epochs = LeaderEpochs(committed.offset, committed.epoch)
-        self.parted: Divergence | None = None
+        self.reported_cut: DivergingEpoch | None = None
         """The cut that a broker has reported, until `Assignment` handles the report. None: there is no report."""
         self.used = committed.used
         """The offsets that the log uses again after a cut."""
@@ -95,13 +95,13 @@ class LaneInFlight:
     @property
     def may_deliver(self) -> bool:
         """True if further messages may be delivered. The whole stream may be paused nevertheless."""
-        waits_for_probe = self.probing and self.in_flight
-        return not self.paused and self.timer is None and not waits_for_probe
+        waits_for_retry = self.retries_alone and self.in_flight
+        return not self.paused and self.timer is None and not waits_for_retry
 
     @property
     def is_blocked(self) -> bool:
         """Whether the lane waits for a failed message."""
-        return self.timer is not None or self.probing
+        return self.timer is not None or self.retries_alone
 
     def position(self, offset: int, failures: int = 0) -> CommittedPosition:
         """Return the position to commit so that the message at `offset` is delivered next."""
@@ -123,7 +123,7 @@ class LaneInFlight:
                     return f"{prefix}{offset}+{part.epoch}"
         return f"{prefix}{offset}"
 
-    def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> LaneInFlight:
+    def after_cut(self, cut: DivergingEpoch, fetched_to: int, begin: int) -> LaneInFlight:
         """Return a new lane in place of this one. It reads the messages that were written since the cut.
 
         The new lane begins at the cut, or at an earlier message that is still in flight. The old lane does not learn of
@@ -136,8 +136,8 @@ class LaneInFlight:
         epoch = self.epochs.before(fetched_to)
         # The epoch is known, because the broker reports a cut only in answer to a fetch that contains the epoch.
         assert epoch is not None
-        self.epochs.cut(parted.epoch)
-        since = max(min(parted.end_offset, self.delivered), begin)
+        self.epochs.cut(cut.epoch)
+        since = max(min(cut.end_offset, self.delivered), begin)
         below = max(fetched_to, self.delivered) + _READ_BEFORE
         before = self.committed
         offset, failures = (
@@ -149,12 +149,12 @@ class LaneInFlight:
         lane.epochs, lane.paused = self.epochs, self.paused
         return lane
 
-    def step_back(self, position: CommittedPosition, *, probing: bool) -> None:
+    def step_back(self, position: CommittedPosition, *, retries_alone: bool) -> None:
         """Rewind to `position`. Later messages that were delivered are stale, and are delivered again."""
         self.committed = position
         self.delivered = position.offset
         self.delivery += 1
-        self.probing = probing
+        self.retries_alone = retries_alone
 
     def close(self) -> None:
         """End the assignment: all messages of the lane are stale."""

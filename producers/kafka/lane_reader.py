@@ -215,12 +215,12 @@ class LaneReader:
     async def _reset(self, consumer: AIOKafkaConsumer) -> None:
         lane = self.lanes[self._partition]
         first = await self._first_offset(consumer)
-        if lane.parted is not None or lane.delivered >= first:
+        if lane.reported_cut is not None or lane.delivered >= first:
             raise BrokerUnavailable(
                 f"{self._what}: the log was cut before {lane.delivered} (an unclean leader election?)"
             )
         self._report_deleted(first - lane.delivered)
-        lane.step_back(lane.position(first), probing=False)
+        lane.step_back(lane.position(first), retries_alone=False)
         consumer.seek(self._partition, first)
 
     async def _check_topic(self, cluster: Cluster) -> None:

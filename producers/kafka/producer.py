@@ -121,8 +121,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await anyio.lowlevel.checkpoint()
             fetched = await self._fetch(consumer, assignment)
             for lane, delivery, records in fetched:
-                if lane.probing:
-                    assignment.probe(lane)
+                if lane.retries_alone:
+                    assignment.retry_alone(lane)
                 for record in records:
                     if lane.delivery != delivery or lane.draining or lane.closed:
                         break
@@ -132,7 +132,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                     message = KafkaMessage(record, lane, delivery)
                     lane.delivered = message.offset + 1
                     yield message, message
-                    if lane.probing:
+                    if lane.retries_alone:
                         break
             now = anyio.current_time()
             if now >= check_at or assignment.topics_are_suspect:

@@ -95,8 +95,8 @@ class Settler:
         if verdict.failed is None or is_dead_lettered:
             lane.committed = position
             self._report_moving(lane.partition)
-            if lane.probing:
-                self._assignment.end_probe(lane)
+            if lane.retries_alone:
+                self._assignment.end_retry_alone(lane)
             return verdict.rest
         self._redeliver(lane, position, verdict)
         return ()

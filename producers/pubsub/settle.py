@@ -99,7 +99,7 @@ class Settler:
         """The number of requests under way. A request that waits for its repeat does not count."""
         self._may_go_on = anyio.Event()
         self.error: BrokerError | None = None
-        self._untaken_since: float | None = None
+        self._stalled_since: float | None = None
         """The time of the first failure since the last request that succeeded; None: no request has failed since."""
 
     async def ack(self, ack_ids: Sequence[str], ends: Sequence[float]) -> None:
@@ -199,7 +199,7 @@ class Settler:
             except BrokerError as error:
                 again = self._sort_out(error, ack_ids, acks, what)
             else:
-                self._untaken_since = None
+                self._stalled_since = None
                 for one in acks:
                     one.mark_done(len(one.ack_ids))
                 return
@@ -258,21 +258,21 @@ class Settler:
             default = "TRANSIENT" if all_again else ""
             again = [one for one in ack_ids if reasons.get(one, default).startswith("TRANSIENT")]
             if len(refused) + len(again) < len(ack_ids):
-                self._untaken_since = None
+                self._stalled_since = None
             else:
-                self._mark_untaken(acks, what, reasons[refused[0]] if refused else str(error))
+                self._fail_if_stalled(acks, what, reasons[refused[0]] if refused else str(error))
             return again
         if isinstance(error, BrokerRefused):
             self._fail(acks, error)
         logger.debug("%s", error)
-        self._mark_untaken(acks, what, str(error))
+        self._fail_if_stalled(acks, what, str(error))
         return ack_ids
 
-    def _mark_untaken(self, acks: Sequence[_Acks], what: str, why: str) -> None:
+    def _fail_if_stalled(self, acks: Sequence[_Acks], what: str, why: str) -> None:
         now = time.monotonic()
-        if self._untaken_since is None:
-            self._untaken_since = now
-        elif now - self._untaken_since >= self._timeout_s:
+        if self._stalled_since is None:
+            self._stalled_since = now
+        elif now - self._stalled_since >= self._timeout_s:
             error = BrokerUnavailable(
                 f"{what}: none was accepted within {self._timeout_s:.0f} s: {why}",
                 hint="if acknowledgements come after their leases end, raise ack_deadline_s in the connection",

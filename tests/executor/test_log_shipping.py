@@ -51,7 +51,7 @@ async def until(holds: Callable[[], bool], timeout: float = 30) -> None:
             await anyio.sleep(0.02)
 
 
-def notes(house: House) -> list[Path]:
+def markers(house: House) -> list[Path]:
     return list((house.home / "unshipped").iterdir())
 
 
@@ -60,7 +60,7 @@ async def test_the_log_of_each_ended_run_is_copied(house: House, bucket: LogBuck
     async with shipping(shipper_of(house, bucket)) as shipper, house.executor(log_shipper=shipper):
         pks = [(await house.queue("prints", params={"n": n}))[0] for n in range(3)]
         runs = await house.ended(*pks)
-        await until(lambda: len(bucket.list()) == 3 and not notes(house))
+        await until(lambda: len(bucket.list()) == 3 and not markers(house))
     for run in runs:
         key = f"team/here/prints/{run.run_id}.log"
         assert bucket.read(key) == house.log_path(run).read_bytes()
@@ -73,7 +73,7 @@ async def test_what_callbacks_add_to_a_log_is_copied_too(house: House, bucket: L
         (run,) = await house.ended(pk)
         run = await house.until(pk, lambda run: run.callback is None)
         key = f"team/here/d/{run.run_id}.log"
-        await until(lambda: key in bucket.list() and not notes(house))
+        await until(lambda: key in bucket.list() and not markers(house))
         await until(lambda: bucket.read(key) == house.log_path(run).read_bytes())
         assert b"callback" in bucket.read(key)
 
@@ -107,10 +107,10 @@ async def test_the_next_process_copies_what_a_killed_one_left(
     log.write_bytes(b"half a")
     async with shipping(dead):
         dead.expect(str(log))
-        await until(lambda: len(notes(house)) == 1)
+        await until(lambda: len(markers(house)) == 1)
     assert bucket.list() == []
     async with shipping(shipper_of(house, bucket)):
-        await until(lambda: not notes(house))
+        await until(lambda: not markers(house))
     assert bucket.read("team/here/prints/manual__1.log") == b"half a"
 
 
@@ -133,7 +133,7 @@ async def test_a_large_log_is_copied_in_parts_without_the_bytes_that_were_cut(
         limit = LogLimit(file.fileno(), most)
         for number in range(64):
             file.write((b"%07d\n" % number) * (CHUNK_BYTES // 64))
-            limit.look()
+            limit.enforce()
     async with shipping(shipper_of(house, bucket)) as shipper:
         shipper.ship(str(log))
         await until(lambda: bucket.list() != [])
@@ -150,9 +150,9 @@ async def test_a_log_that_was_deleted_before_it_was_copied_is_forgotten(
     gone = house.home / "logs" / "prints" / "manual__1.log"
     async with shipping(shipper_of(house, bucket)) as shipper:
         shipper.expect(str(gone))
-        await until(lambda: len(notes(house)) == 1)
+        await until(lambda: len(markers(house)) == 1)
         shipper.ship(str(gone))
-        await until(lambda: not notes(house))
+        await until(lambda: not markers(house))
     assert bucket.list() == []
 
 
@@ -163,7 +163,7 @@ async def test_a_note_that_was_cut_while_it_was_written_is_deleted(
     folder.mkdir(parents=True)
     (folder / "0123").write_text("")
     async with shipping(shipper_of(house, bucket)):
-        assert notes(house) == []
+        assert markers(house) == []
 
 
 async def test_a_copy_that_a_stop_interrupts_leaves_no_parts_in_the_bucket(

@@ -19,7 +19,7 @@ import structlog
 
 from triggerer.processes.ipc import ChildChannel, connect_to_parent
 from triggerer.processes.priority import give_way
-from triggerer.processes.signals import told_to_stop
+from triggerer.processes.signals import handling_stop_signals
 
 if TYPE_CHECKING:
     from triggerer.config import Settings
@@ -89,7 +89,7 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
         loop.call_soon_threadsafe(obey, signum)
 
     with (
-        told_to_stop(tell),
+        handling_stop_signals(tell),
         anyio.CancelScope() as stop,
     ):
         async with open_database(

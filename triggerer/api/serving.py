@@ -39,7 +39,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing. Without this, uvicorn would replace the signal handlers that `told_to_stop` has installed."""
+        """Do nothing. Without this, uvicorn would replace the signal handlers of `handling_stop_signals`."""
         yield
 
 

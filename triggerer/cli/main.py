@@ -18,7 +18,7 @@ from typing import Final
 
 from triggerer.cli.terminal.gc_pause import gc_paused
 from triggerer.errors import TriggererError
-from triggerer.processes.signals import STOPPING, Interrupted, leave_when_told
+from triggerer.processes.signals import STOPPING, Interrupted, exit_on_signals
 
 SERVICES: Final = frozenset(
     {"standalone", "triggerer", "scheduler", "dag-processor", "executor", "api"}
@@ -36,9 +36,9 @@ def main() -> None:
     is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     is_service = not SERVICES.isdisjoint(sys.argv[1:2])
     if is_service:
-        leave_when_told(0, *STOPPING)
+        exit_on_signals(0, *STOPPING)
     elif is_interruptible:
-        leave_when_told(INTERRUPTED, signal.SIGINT)
+        exit_on_signals(INTERRUPTED, signal.SIGINT)
 
     with gc_paused():
         from triggerer.cli import app as commands

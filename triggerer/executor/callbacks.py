@@ -159,7 +159,7 @@ class CallbackRunner:
             return
         finally:
             if process is not None:
-                process.is_followed.set()
+                process.reader_done.set()
         if limit.cancelled_caught and not is_over:
             await _reap(worker, process)
             await self._complain(call, f"they took longer than {self._longest_call}")

@@ -63,7 +63,7 @@ class Claims:
             rows, executor=self._executor, log_home=self._home, connect=self._connect
         )
         if orders:
-            _count(orders)
+            _observe_delay(orders)
         return orders
 
     async def claim(
@@ -175,7 +175,7 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
     return (yield from claim)
 
 
-def _count(orders: Sequence[RunOrder]) -> None:
+def _observe_delay(orders: Sequence[RunOrder]) -> None:
     """For the metrics, record the longest delay among the scheduled runs in their first attempt.
 
     The delay is the time from the run's `run_after` until the run was queued.

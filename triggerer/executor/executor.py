@@ -140,7 +140,7 @@ class Executor:
         return [slot.run.run_pk for slot in self._slots if slot.run is not None]
 
     def mark_lease_lost(self) -> None:
-        """End all runs, because other executors may soon execute them. No run begins until `mark_lease_kept`.
+        """End all runs, because other executors may soon execute them. No run begins until `mark_lease_acquired`.
 
         In the store, this executor still has the runs. Unless another executor takes them first, our next sweep queues
         them again. The sweep does not count these attempts as attempts whose executor died.
@@ -152,7 +152,7 @@ class Executor:
             if slot.run is not None:
                 slot.cut_short()
 
-    def mark_lease_kept(self, guard: LeaseGuard) -> None:
+    def mark_lease_acquired(self, guard: LeaseGuard) -> None:
         """Continue under a guarded lease. First, a sweep finds the runs that other executors took before this lease."""
         self.guard = guard
         self._has_lease = True

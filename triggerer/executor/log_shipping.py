@@ -46,7 +46,7 @@ class LogShipper:
 
     def __init__(self, home: Path, place: Place, host: str) -> None:
         self._logs = home.resolve() / "logs"
-        self._notes = home.resolve() / "unshipped"
+        self._markers = home.resolve() / "unshipped"
         self._place = place
         self._host = host
         self._waiting: dict[str, None] = {}
@@ -73,7 +73,7 @@ class LogShipper:
         await to_thread.run_sync(self._find_left)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write_notes)
+                tasks.start_soon(self._write_markers)
                 task_status.started()
                 await self._ship_all()
         finally:
@@ -99,31 +99,31 @@ class LogShipper:
                 warn_seldom(_log, backoff.failures, text, logs=waiting, error=str(error))
                 await anyio.sleep(delay)
 
-    async def _write_notes(self) -> None:
-        """Write a note for each expected log: a file in `<home>/unshipped` that names the log.
+    async def _write_markers(self) -> None:
+        """Write a marker for each expected log: a file in `<home>/unshipped` that names the log.
 
-        A thread writes the notes, because the file system may hang. A run begins without waiting for its log's note.
+        A thread writes the markers, because the file system may hang. A run begins without waiting for its marker.
         """
         while True:
             await self._has_expected.wait()
             files, self._expected = self._expected, []
-            # A log without a note is copied, too, unless this process dies before it has copied the log.
+            # A log without a marker is copied, too, unless this process dies before it has copied the log.
             with suppress(OSError):
-                await to_thread.run_sync(self._note, files, abandon_on_cancel=True)
+                await to_thread.run_sync(self._write_marker_files, files, abandon_on_cancel=True)
 
-    def _note(self, files: list[str]) -> None:
+    def _write_marker_files(self, files: list[str]) -> None:
         for file in files:
-            self._note_of(file).write_text(file)
+            self._marker_path(file).write_text(file)
 
     def _find_left(self) -> None:
-        self._notes.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for note in self._notes.iterdir():
-            file = note.read_text(errors="replace")
-            if note == self._note_of(file):
+        self._markers.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for marker in self._markers.iterdir():
+            file = marker.read_text(errors="replace")
+            if marker == self._marker_path(file):
                 self._waiting[file] = None
             else:
-                # The note is incomplete: the process died, or the disk was full. The run had not ended at that time.
-                note.unlink()
+                # The marker is incomplete: the process died, or the disk was full. The run had not ended at that time.
+                marker.unlink()
 
     async def _ship_waiting(self, bucket: Bucket) -> None:
         """Copy all waiting logs.
@@ -160,13 +160,13 @@ class LogShipper:
             self._waiting[file] = None
             raise
         if file not in self._waiting:
-            await to_thread.run_sync(lambda: self._note_of(file).unlink(missing_ok=True))
+            await to_thread.run_sync(lambda: self._marker_path(file).unlink(missing_ok=True))
 
     def _file(self, log_path: str) -> str:
         return Path(log_path).relative_to(self._logs).as_posix()
 
-    def _note_of(self, file: str) -> Path:
-        return self._notes / hashlib.sha256(file.encode()).hexdigest()
+    def _marker_path(self, file: str) -> Path:
+        return self._markers / hashlib.sha256(file.encode()).hexdigest()
 
 
 async def _chunks(path: Path) -> AsyncGenerator[bytes, None]:

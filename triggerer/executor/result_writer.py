@@ -208,7 +208,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             return await self._database.perform_steps(steps) if steps else []
         save = SaveResults(
             self.executor,
-            [self._as_refused(update) for update in group],
+            [self._fail_if_refused(update) for update in group],
             self._database.transport.sender,
         )
         before, after = self._launch_steps(group)
@@ -277,7 +277,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             raise error
         _log.warning("the store refused a result", run=update.order.run_id, error=str(error))
         self._refused[_attempt(update.order)] = str(error)
-        return ([_without_refused(update, str(error))],)
+        return ([_failed_update(update, str(error))],)
 
     def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
         """Return the steps that come before and after the step that saves the results.
@@ -299,7 +299,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             waiting_since=None if wait.reason is None else wait.since,
         )
 
-    def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
+    def _fail_if_refused(self, update: AttemptUpdate) -> AttemptUpdate:
         """Return the update. If the store refused an earlier result of this attempt, change a success to a failure."""
         end = update.end
         refused = self._refused.get(_attempt(update.order))
@@ -356,7 +356,7 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
     return run is not None and run.epoch == order.epoch
 
 
-def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
+def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
     """Return the replacement for a refused update. The replacement reports failures, and has no events.
 
     If the refused update had no events either, the replacement also has no tasks.

@@ -38,7 +38,7 @@ _QUIET: Final = (
 )
 
 _OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
-_in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
+_installed: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
 """The root handler, level and structlog settings that `set_up_logging` made. Empty: it was not called."""
 
 # `_redact` leaves these fields alone: the first three cannot contain a secret, and the renderer redacts `exc_info`.
@@ -95,7 +95,7 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
     handler.addFilter(SeldomRepeats(_QUIET))
     if not as_json and stream.isatty() and level > logging.DEBUG:
         handler.addFilter(Brief())
-    _in_force[:] = [(handler, level, structlog.get_config())]
+    _installed[:] = [(handler, level, structlog.get_config())]
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
@@ -109,12 +109,12 @@ def undo_changes() -> None:
     `logging.config.dictConfig`, for example, disables all loggers that it does not name, and `structlog.configure`
     affects our loggers as well. If `undo_changes` were not called, log lines of the service would be lost.
     """
-    if not _in_force:
+    if not _installed:
         return
     import structlog
 
     root = logging.getLogger()
-    for handler, level, config in _in_force:
+    for handler, level, config in _installed:
         structlog.configure(**config)
         root.handlers = [handler]
         root.setLevel(level)

@@ -60,12 +60,12 @@ def _children_by_parent(pid: int) -> list[int]:
 
 
 def end_children(
-    kept: Callable[[], Collection[int]], *, reap: Callable[[], None], within_s: float
+    to_spare: Callable[[], Collection[int]], *, reap: Callable[[], None], within_s: float
 ) -> list[int]:
-    """Kill this process's children except `kept`, and then their descendants, which this process adopts.
+    """Kill this process's children except `to_spare`, and then their descendants, which this process adopts.
 
     Args:
-        kept: Returns the ids of the children to spare. Called in every round.
+        to_spare: Returns the ids of the children to spare. Called in every round.
         reap: Reaps the children that have ended, without blocking.
     Returns:
         The children that are still there after `within_s`, for instance because a file system hangs.
@@ -73,7 +73,7 @@ def end_children(
     deadline = time.monotonic() + within_s
     while True:
         reap()
-        left = [pid for pid in children_of(os.getpid()) if pid not in kept()]
+        left = [pid for pid in children_of(os.getpid()) if pid not in to_spare()]
         if not left or time.monotonic() > deadline:
             return left
         for pid in left:

@@ -1,7 +1,7 @@
 """Handles SIGINT, SIGTERM and SIGHUP during a command. The module is small, because commands import it first.
 
-1. Before the command opens anything that it must close, a signal ends the process at once (`leave_when_told`).
-2. While a service runs, the first signal asks it to stop, and the second ends the process (`told_to_stop`).
+1. Before the command opens anything that it must close, a signal ends the process at once (`exit_on_signals`).
+2. While a service runs, the first signal asks it to stop, and the second ends the process (`handling_stop_signals`).
 3. Between the end of the service and the exit of Python, a first signal is ignored, and a second ends the process.
 
 Each handler replaces the previous handler, so there is no moment at which a signal has the default action. (An event
@@ -40,50 +40,52 @@ def signal_name(signum: int) -> str:
         return f"signal {signum}"
 
 
-def leave_when_told(exit_code: int, *signums: int) -> None:
+def exit_on_signals(exit_code: int, *signums: int) -> None:
     """Make these signals end the process with `exit_code` at once, without unwinding.
 
     A signal handler that raises an exception is not enough, because the exception could get lost while modules are
     imported. For instance, Python prints and ignores an exception from the callback of a weak reference.
     """
-    for signum in filter(_is_heard, signums):
-        signal.signal(signum, _Leave(exit_code))
+    for signum in filter(_may_handle, signums):
+        signal.signal(signum, _ExitHandler(exit_code))
 
 
 @contextmanager
-def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
-    """During the block, the first signal of `STOPPING` calls `tell`, and the second ends the process at once.
+def handling_stop_signals(on_stop: Callable[[int], None]) -> Iterator[None]:
+    """During the block, the first signal of `STOPPING` calls `on_stop`, and the second ends the process at once.
 
     A SIGHUP after the first signal is ignored, because the shell and the kernel both send a SIGHUP when a terminal is
     closed.
 
     Args:
-        tell: Called in the main thread, between any two of its instructions. It should only pass the signal on, for
+        on_stop: Called in the main thread, between any two of its instructions. It should only pass the signal on, for
             instance to an event loop.
     """
-    told = _Told(tell)
-    before = [(signum, signal.signal(signum, told)) for signum in filter(_is_heard, STOPPING)]
+    stop_handler = _StopHandler(on_stop)
+    before = [
+        (signum, signal.signal(signum, stop_handler)) for signum in filter(_may_handle, STOPPING)
+    ]
     try:
         yield
     finally:
-        told.tell = _ignore
+        stop_handler.on_stop = _ignore
         for signum, handler in before:
-            # Do not restore the handler of `leave_when_told`: a later signal would then end the process with that
+            # Do not restore the handler of `exit_on_signals`: a later signal would then end the process with that
             # handler's exit code, and hide the block's error.
-            if not isinstance(handler, _Leave):
+            if not isinstance(handler, _ExitHandler):
                 signal.signal(signum, handler)
 
 
-def _is_heard(signum: int) -> bool:
+def _may_handle(signum: int) -> bool:
     return signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
 
 
-def are_told() -> bool:
-    """True if a handler of `told_to_stop` receives SIGINT, so that Ctrl-C raises no `KeyboardInterrupt`."""
-    return isinstance(signal.getsignal(signal.SIGINT), _Told)
+def are_stop_signals_handled() -> bool:
+    """True if a handler of `handling_stop_signals` receives SIGINT, so that Ctrl-C raises no `KeyboardInterrupt`."""
+    return isinstance(signal.getsignal(signal.SIGINT), _StopHandler)
 
 
-class _Leave:
+class _ExitHandler:
     def __init__(self, exit_code: int) -> None:
         self._exit_code = exit_code
 
@@ -91,18 +93,18 @@ class _Leave:
         os._exit(self._exit_code)
 
 
-class _Told:
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        self.tell = tell
-        self._is_told = False
+class _StopHandler:
+    def __init__(self, on_stop: Callable[[int], None]) -> None:
+        self.on_stop = on_stop
+        self._is_stopping = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self._is_told and signum == signal.SIGHUP:
+        if self._is_stopping and signum == signal.SIGHUP:
             return
-        if self._is_told:
+        if self._is_stopping:
             _exit_on_the_spot(signum)
-        self._is_told = True
-        self.tell(signum)
+        self._is_stopping = True
+        self.on_stop(signum)
 
 
 def _ignore(signum: int) -> None:

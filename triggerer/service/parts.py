@@ -335,7 +335,7 @@ async def _start_executor(
         expiry=settings.executor.lease_duration,
         holder=None if database.dialect == "sqlite" else executor,
     )
-    readiness.add("the lease on runs", lambda: registration.is_held)
+    readiness.add("the lease on runs", lambda: registration.is_lease_valid)
     # The registration outlives the executor. Otherwise another executor would take over runs that are still ending.
     await background.start(
         unless_it_returns,

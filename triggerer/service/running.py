@@ -25,7 +25,7 @@ from triggerer.errors import ConfigurationError, PluginError
 from triggerer.operations.connections import share_connections
 from triggerer.operations.migrating import migrate
 from triggerer.operations.reading.service_settings import publish_settings
-from triggerer.processes.signals import Interrupted, told_to_stop
+from triggerer.processes.signals import Interrupted, handling_stop_signals
 from triggerer.service.parts import ALL_PARTS, Part, start_api, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.status import Readiness, status_served
@@ -139,7 +139,7 @@ async def _serve(
     def tell(signum: int) -> None:
         loop.call_soon_threadsafe(obey, signum)
 
-    with told_to_stop(tell), anyio.CancelScope() as stop, ExitStack() as at_end:
+    with handling_stop_signals(tell), anyio.CancelScope() as stop, ExitStack() as at_end:
         at_end.callback(on_end)
         notifier.tell_status(f"Starting {names}")
         # A signal during the start cancels the start: nothing is in flight yet.

@@ -54,7 +54,7 @@ def is_interrupt(error: BaseException) -> bool:
     In a service, a signal handler catches Ctrl-C. So a `KeyboardInterrupt` there comes from plugin code, and the result
     is False.
     """
-    return isinstance(error, KeyboardInterrupt) and not signals.are_told()
+    return isinstance(error, KeyboardInterrupt) and not signals.are_stop_signals_handled()
 
 
 class plugin_code:  # noqa: N801  (a class: a generator as context manager would cost more time than many advances)

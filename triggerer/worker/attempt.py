@@ -24,11 +24,11 @@ from triggerer.worker.api_token import offered
 from triggerer.worker.context import RunContext
 from triggerer.worker.events.mappings import QueryEvents
 from triggerer.worker.failures import ProcessStopped, explain, storable
-from triggerer.worker.kept_tasks import kept_tasks
 from triggerer.worker.launch_reports import SessionLaunches, launch_reports
 from triggerer.worker.launchers.former_attempts import FormerAttempts, StillUnknown, former_attempts
 from triggerer.worker.parallel.side_by_side import execute_side_by_side
 from triggerer.worker.protocol import RunReport, TaskStart
+from triggerer.worker.reused_tasks import reused_tasks
 from triggerer.worker.spark.sessions.run_session import RunSession
 from triggerer.worker.spark_holder import SparkHolder
 from triggerer.worker.task_outcomes import TaskOutcomes
@@ -198,7 +198,7 @@ class _Attempt:
         If the state of a launch stays unknown, report that the run must wait, and return False.
         """
         try:
-            self._followed = self._former_attempts().end_all(self._order.former, keep=True)
+            self._followed = self._former_attempts().end_all(self._order.former, may_reattach=True)
         except StillUnknown as unknown:
             logger.warning("the run waits for %s", unknown)
             end = RunEnd(RunState.FAILED, datetime.now(UTC), storable(str(unknown)))
@@ -308,11 +308,11 @@ class _Attempt:
             return Finished(spark.end_task(finished.result), finished.value)
 
         outcomes = TaskOutcomes()
-        kept = kept_tasks(dag, self._order.repeat.kept)
+        reused = reused_tasks(dag, self._order.repeat.kept)
         if dag.max_parallel_tasks > 1:
             execute_side_by_side(
                 dag.tasks_in_order(),
-                kept,
+                reused,
                 outcomes,
                 limit=dag.max_parallel_tasks,
                 execute=execute,
@@ -321,9 +321,9 @@ class _Attempt:
             return outcomes.unreported, outcomes.failures
         for task in dag.tasks_in_order():
             self._report_tasks(outcomes)
-            if (state := kept.get(task.task_id)) is not None:
-                outcomes.keep(task, state)
-            elif not outcomes.leave_out(task):
+            if (state := reused.get(task.task_id)) is not None:
+                outcomes.reuse(task, state)
+            elif not outcomes.leave_out_if_blocked(task):
                 outcomes.add(task, execute(task, outcomes.values))
         return outcomes.unreported, outcomes.failures
 

@@ -62,7 +62,7 @@ class RunProcess:
             file_states=self._file_states,
             query=self.query,
             spark=self._spark,
-            output_into=functools.partial(output_into, tell=self._link.taken),
+            output_into=functools.partial(output_into, tell=self._link.accepted),
             on_start=self._reporter.started,
             on_wait=self._on_wait,
             on_progress=self._reporter.progress,

@@ -29,7 +29,7 @@ class TaskOutcomes:
         self.unreported: list[TaskResult] = []
         self._skips: set[str] = set()
 
-    def keep(self, task: Task, state: TaskState) -> None:
+    def reuse(self, task: Task, state: TaskState) -> None:
         """Record a task that is not executed again, with the task's final state from an earlier attempt."""
         logger.info("task %s is left as it is: %s", task.task_id, state)
         if state is TaskState.SUCCESS:
@@ -40,7 +40,7 @@ class TaskOutcomes:
         else:
             self.failures.append(f"task {task.task_id} was left as it is: {state}")
 
-    def leave_out(self, task: Task) -> bool:
+    def leave_out_if_blocked(self, task: Task) -> bool:
         """If an upstream task failed or was skipped, record that this task is not executed, and return True."""
         missing = [before.task_id for before in task.upstream if before.task_id not in self.values]
         failed = [name for name in missing if name not in self._skips]

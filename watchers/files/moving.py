@@ -82,7 +82,7 @@ def move(
     moved: list[AppearedFile] = []
     for file, id_ in marked:
         try:
-            target = _place(directory, move_to, file, id_)
+            target = _move_one(directory, move_to, file, id_)
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 failures[file.name] = error
@@ -98,7 +98,7 @@ def move(
     return moved, failures
 
 
-def _place(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | None:
+def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | None:
     """Rename the file without replacing another; return its new path, or None if it has changed since the scan."""
     source, target = directory / file.name, move_to / file.name
     status = source.lstat()

@@ -112,25 +112,25 @@ class _PatternProducer(SharedStreamProducer):
                 if isinstance(payload, PatternSighting):
                     payload.answered.set()
                 elif outcome.is_clean:
-                    await self._settle(payload)
+                    await self._finish(payload)
                 elif outcome.rejected and not outcome.failed:
                     await self._reject(payload)
-            await self._settled()
+            await self._save()
         finally:
             for payload, _ in batch:
                 if isinstance(payload, AppearedFile):
                     self._in_flight.discard(payload.idempotency_key)
 
     @abstractmethod
-    async def _settle(self, file: AppearedFile) -> None:
+    async def _finish(self, file: AppearedFile) -> None:
         """Finish a file whose events are durable."""
 
     @abstractmethod
     async def _reject(self, file: AppearedFile) -> None:
         """Finish a file that the filters have rejected, so that it does not fire again."""
 
-    async def _settled(self) -> None:
-        """Make the effects of `_settle` and `_reject` on a batch durable."""
+    async def _save(self) -> None:
+        """Make the effects of `_finish` and `_reject` on a batch durable."""
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await to_thread.run_sync(
@@ -188,7 +188,7 @@ class MovingProducer(_PatternProducer):
             failures |= failed
             for file in moved:
                 yield file
-        await self._tell(failures)
+        await self._report_failures(failures)
 
     async def _move(
         self, files: Sequence[SeenFile]
@@ -206,7 +206,7 @@ class MovingProducer(_PatternProducer):
             ) from error
         return result
 
-    async def _tell(self, failures: Mapping[str, OSError]) -> None:
+    async def _report_failures(self, failures: Mapping[str, OSError]) -> None:
         """Log each file that could not be moved, once. Raise an error if no file of the directory can be moved.
 
         Raises:
@@ -231,7 +231,7 @@ class MovingProducer(_PatternProducer):
             )
         self._immovable = set(failures)
 
-    async def _settle(self, file: AppearedFile) -> None:
+    async def _finish(self, file: AppearedFile) -> None:
         try:
             await self._in_thread(moving.release, self._directory, file)
         except OSError as error:
@@ -243,10 +243,10 @@ class MovingProducer(_PatternProducer):
             aside = await self._in_thread(moving.reject, self._directory, file)
         except FileNotFoundError:
             logger.info("%s was rejected and is gone already", file.path)
-            await self._settle(file)
+            await self._finish(file)
         except OSError as error:
             logger.error("%s was rejected, and cannot be moved aside: %s", file.path, error)
-            await self._settle(file)
+            await self._finish(file)
         else:
             logger.warning("%s was rejected; it is now at %s", file.path, aside)
 
@@ -287,15 +287,15 @@ class RememberingProducer(_PatternProducer):
                 if found.idempotency_key not in self._in_flight:
                     yield found
 
-    async def _settle(self, file: AppearedFile) -> None:
+    async def _finish(self, file: AppearedFile) -> None:
         self._memory.add(file)
         self._is_changed = True
 
     async def _reject(self, file: AppearedFile) -> None:
         logger.warning("%s was rejected; it does not fire until it changes", file.path)
-        await self._settle(file)
+        await self._finish(file)
 
-    async def _settled(self) -> None:
+    async def _save(self) -> None:
         if self._is_changed and self._state is not None:
             await self._state.save(self._memory.dump())
             self._is_changed = False

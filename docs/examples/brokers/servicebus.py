@@ -23,7 +23,7 @@ scans = Asset(
                 subscription="triggerer",
                 decode="eventgrid",
                 match={"bucket": "scans", "key": {"regex": r"\.(jpg|png)$"}},
-                extra={"uri": "uri", "size": "size", "told_as": "@message_id"},
+                extra={"uri": "uri", "size": "size", "message_id": "@message_id"},
             ),
         )
     ],

@@ -14,7 +14,7 @@ _BATCH: Final = struct.Struct(">qiib")
 """The head of a record batch: its base offset, the length of the rest, the leader's epoch, and the format's version."""
 _AFTER_LENGTH: Final = 12
 _FIRST_WITH_EPOCHS: Final = 2
-_KEPT: Final = 16
+_MOST_ELECTIONS: Final = 16
 """The number of elections to remember. If a cut goes back further, its offset is found less exactly."""
 
 
@@ -41,7 +41,7 @@ class LeaderEpochs:
                 self._starts.append((base, epoch))
                 last = epoch
             at += _AFTER_LENGTH + length
-        del self._starts[:-_KEPT]
+        del self._starts[:-_MOST_ELECTIONS]
 
     def before(self, offset: int) -> int | None:
         """Return the epoch of the message before `offset`; None if it is not known."""

@@ -89,7 +89,7 @@ class LogEnds:
         after = self._described = await self._describe()
         steady = [one for one in partitions if _is_steady(one, before, after)]
         self.left_out = [one for one in partitions if not _is_steady(one, before, after)]
-        kept = await self._find_cuts(bookmark, steady, ends, after)
+        cuts = await self._find_cuts(bookmark, steady, ends, after)
         return [
             PartitionView(
                 one.topic,
@@ -99,7 +99,7 @@ class LogEnds:
                 ends[one],
                 _epoch(one, after),
                 starts.get(one, firsts[one]),
-                kept.get(one),
+                cuts.get(one),
             )
             for one in steady
         ]

@@ -19,7 +19,7 @@ class PartitionView:
         end: The offset after the last message that a reader with the connection's isolation level gets.
         epoch: The epoch of the leader that answered. None: unknown.
         start: Where the watcher begins if its bookmark has no entry for the topic.
-        kept_until: Where the log was cut since the bookmark was stored: the log still has the messages before this
+        cut_at: Where the log was cut since the bookmark was stored: the log still has the messages before this
             offset, and lost the later ones. None: no cut is known.
     """
 
@@ -30,7 +30,7 @@ class PartitionView:
     end: int
     epoch: int | None = None
     start: int = 0
-    kept_until: int | None = None
+    cut_at: int | None = None
 
     @property
     def name(self) -> str:
@@ -140,10 +140,10 @@ def _resume_at(
     current = bookmark.of_partition(view.topic, view.topic_id, view.partition)
     if current is None:
         return _new_partition(bookmark, view, warnings), 0
-    if view.kept_until is not None and view.kept_until < current.to:
+    if view.cut_at is not None and view.cut_at < current.to:
         warnings.append(
-            f"{view.name}: the log was cut at {view.kept_until} (an unclean leader election?): the messages of"
-            f" {current.to - view.kept_until} offsets before {current.to} are lost, and the offsets are used again"
+            f"{view.name}: the log was cut at {view.cut_at} (an unclean leader election?): the messages of"
+            f" {current.to - view.cut_at} offsets before {current.to} are lost, and the offsets are used again"
         )
         before = current.cut
         cut = Cut(
@@ -151,7 +151,7 @@ def _resume_at(
             current.to if before is None else max(current.to, before.below),
             False,
         )
-        current = PartitionBookmark(view.kept_until, view.epoch, cut)
+        current = PartitionBookmark(view.cut_at, view.epoch, cut)
     elif view.epoch is not None:
         current = replace(current, epoch=view.epoch)
     deleted = max(view.first - current.to, 0)

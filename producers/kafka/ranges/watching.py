@@ -52,4 +52,4 @@ async def new_ranges(
 
 
 def _without_cut(view: PartitionView) -> PartitionView:
-    return replace(view, kept_until=None)
+    return replace(view, cut_at=None)

@@ -211,17 +211,17 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
         )
 
 
-class Divergence(NamedTuple):
+class DivergingEpoch(NamedTuple):
     """Where a broker's log differs from the messages read: in the log, the messages of `epoch` end at `end_offset`."""
 
     epoch: int
     end_offset: int
 
 
-def divergence(tags: dict[int, bytes]) -> Divergence | None:
+def diverging_epoch(tags: dict[int, bytes]) -> DivergingEpoch | None:
     """Return where a partition's answer says that the log was cut; None if it reports no cut."""
     field = tags.get(_DIVERGING_EPOCH)
     if field is None:
         return None
     data = BytesIO(field)
-    return Divergence(Int32.decode(data), Int64.decode(data))
+    return DivergingEpoch(Int32.decode(data), Int64.decode(data))

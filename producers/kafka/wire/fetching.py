@@ -20,7 +20,7 @@ from producers.kafka.wire.fetch_request import (
     FetchByIdRequest,
     WantedPartition,
     WantedTopics,
-    divergence,
+    diverging_epoch,
 )
 from producers.kafka.wire.internals import client_of, fields_of, set_max_wait
 
@@ -182,8 +182,8 @@ def _record_epochs(
 
     Return the error code to pass to aiokafka.
     """
-    if tags and (parted := divergence(tags)) is not None:
-        lane.parted = parted
+    if tags and (cut := diverging_epoch(tags)) is not None:
+        lane.reported_cut = cut
         return int(sdk.OffsetOutOfRangeError.errno)
     lane.epochs.learn(batches)
     return error

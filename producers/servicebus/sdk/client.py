@@ -239,12 +239,12 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
     if link.current_link_credit > 0:
         answered = False
 
-        async def note(_: object) -> None:
+        async def on_flow(_: object) -> None:
             nonlocal answered
             answered = True
 
         # Receive Service Bus's flow frame here, because the SDK drops it. The frame comes after all messages under way.
-        link._incoming_flow = note
+        link._incoming_flow = on_flow
         await link.flow(link_credit=0, drain=True, echo=True)
         with anyio.move_on_after(_DRAIN_TIMEOUT_S):
             while not answered:

@@ -126,11 +126,11 @@ class Work(Generic[T]):
         loop = asyncio.get_running_loop()
         has_ended = asyncio.Event()
 
-        def note(_: Future[T]) -> None:
+        def on_done(_: Future[T]) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(has_ended.set)
 
-        self.outcome.add_done_callback(note)
+        self.outcome.add_done_callback(on_done)
         await has_ended.wait()
 
 

@@ -318,7 +318,7 @@ async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_a
         monkeypatch.setattr(Claims, "sweep", sweep_slowly)
         executor.mark_lease_lost()
         assert executor.guard is not None
-        executor.mark_lease_kept(executor.guard)
+        executor.mark_lease_acquired(executor.guard)
         (run,) = await house.ended(pk, timeout=30)
     assert counted[0] == {pk}
     assert (run.state, run.attempt) == ("success", 1)

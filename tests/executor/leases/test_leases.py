@@ -57,7 +57,7 @@ class Holder:
     def mark_lease_lost(self) -> None:
         self.lost.set()
 
-    def mark_lease_kept(self, guard: LeaseGuard) -> None:
+    def mark_lease_acquired(self, guard: LeaseGuard) -> None:
         if self.lost.is_set():
             self.kept_again.set()
 
@@ -176,7 +176,7 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
         runs = [await house.run(pk) for pk in (first, second)]
         assert [run.state for run in runs] == ["running", "queued"]
         async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
-            executor.mark_lease_kept(guard)
+            executor.mark_lease_acquired(guard)
             runs = await house.ended(first, second)
     # The interrupted attempt does not count.
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 2
@@ -226,7 +226,7 @@ async def test_runs_that_were_claimed_ahead_are_queued_again_with_the_lease(
         await _gone(worker)
         await until(lambda: not executor.executing)
         async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
-            executor.mark_lease_kept(guard)
+            executor.mark_lease_acquired(guard)
             runs = await house.ended(*pks)
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3
 

@@ -19,7 +19,7 @@ def slot(spark: Spark, *, warming_for_s: float = 0.0) -> Slot:
     if spark is Spark.WARMING:
         made.give(WarmUp())
     made.spark = spark
-    made.given_at = time.monotonic() - warming_for_s
+    made.busy_since = time.monotonic() - warming_for_s
     return made
 
 

@@ -30,4 +30,4 @@ async def test_the_last_frame_is_received_even_if_the_end_of_the_process_is_repo
         for _ in range(20):
             await checkpoint()
         assert (await process.receive())["run"] == 7
-        process.is_followed.set()
+        process.reader_done.set()

@@ -149,7 +149,7 @@ def _logging_is_put_back() -> Iterator[None]:
     yield
     root.handlers = handlers
     root.setLevel(level)
-    logging_setup._in_force.clear()
+    logging_setup._installed.clear()
     structlog.reset_defaults()
 
 

@@ -8,14 +8,14 @@ import pytest
 
 _PRELUDE = """
 import os, signal, sys
-from triggerer.processes.signals import leave_when_told, told_to_stop
+from triggerer.processes.signals import exit_on_signals, handling_stop_signals
 
 def send(signum):
     os.kill(os.getpid(), signum)
 
 told = []
 TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-leave_when_told(0, INT, TERM, HUP)
+exit_on_signals(0, INT, TERM, HUP)
 """
 
 
@@ -46,7 +46,7 @@ sys.exit(3)
 )
 def test_the_first_signal_is_told_and_the_second_ends_it(first: str, second: str) -> None:
     code = f"""
-with told_to_stop(told.append):
+with handling_stop_signals(told.append):
     send({first})
     assert told == [{first}]
     send({second})
@@ -57,7 +57,7 @@ sys.exit(3)
 
 def test_a_terminal_that_is_closed_is_told_once_however_many_say_so() -> None:
     code = """
-with told_to_stop(told.append):
+with handling_stop_signals(told.append):
     send(HUP)
     send(HUP)
     assert told == [HUP]
@@ -69,9 +69,9 @@ sys.exit(3)
 def test_a_process_of_nohup_continues_when_the_terminal_is_closed() -> None:
     code = """
 signal.signal(HUP, signal.SIG_IGN)
-leave_when_told(0, HUP)
+exit_on_signals(0, HUP)
 send(HUP)
-with told_to_stop(told.append):
+with handling_stop_signals(told.append):
     send(HUP)
 assert told == []
 sys.exit(3)
@@ -82,7 +82,7 @@ sys.exit(3)
 def test_a_later_signal_does_not_hide_the_exit_code() -> None:
     code = """
 try:
-    with told_to_stop(told.append):
+    with handling_stop_signals(told.append):
         raise LookupError
 except LookupError:
     send(TERM)
@@ -94,7 +94,7 @@ sys.exit(3)
 
 def test_a_second_signal_ends_what_is_still_winding_up() -> None:
     code = """
-with told_to_stop(told.append):
+with handling_stop_signals(told.append):
     send(TERM)
 send(TERM)
 sys.exit(3)
@@ -105,7 +105,7 @@ sys.exit(3)
 def test_handlers_of_others_are_back_in_force_afterwards() -> None:
     code = """
 signal.signal(INT, signal.default_int_handler)
-with told_to_stop(told.append):
+with handling_stop_signals(told.append):
     send(INT)
 assert signal.getsignal(INT) is signal.default_int_handler
 sys.exit(3)

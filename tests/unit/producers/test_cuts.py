@@ -11,7 +11,7 @@ from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.leader_epochs import LeaderEpochs
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.wire.cluster import Membership
-from producers.kafka.wire.fetch_request import Divergence, divergence
+from producers.kafka.wire.fetch_request import DivergingEpoch, diverging_epoch
 
 
 def batch(base: int, epoch: int, format_: int = 2, size: int = 20) -> bytes:
@@ -42,13 +42,13 @@ def test_batches_of_an_old_format_have_no_epoch() -> None:
 
 
 def test_an_answer_without_the_field_says_nothing_of_a_cut() -> None:
-    assert divergence({}) is None
-    assert divergence({0: struct.pack(">iqb", 4, 17, 0)}) == Divergence(4, 17)
+    assert diverging_epoch({}) is None
+    assert diverging_epoch({0: struct.pack(">iqb", 4, 17, 0)}) == DivergingEpoch(4, 17)
 
 
 def test_a_lane_goes_on_at_the_cut_and_new_messages_there_have_other_keys() -> None:
     lane = lane_at(CommittedPosition(20, topic_id="id", epoch=3), delivered=20)
-    after = lane.after_cut(Divergence(2, 15), 20, begin=0)
+    after = lane.after_cut(DivergingEpoch(2, 15), 20, begin=0)
     assert (after.committed.offset, after.delivered) == (15, 15)
     assert [lane.key(offset) for offset in (14, 15)] == ["id/0/14", "id/0/15"]
     assert [after.key(offset) for offset in (14, 15, 25)] == ["id/0/14", "id/0/15+3", "id/0/25+3"]
@@ -59,25 +59,25 @@ def test_a_message_in_flight_before_the_cut_is_delivered_again_with_its_key_and_
     None
 ):
     lane = lane_at(CommittedPosition(10, failures=2, topic_id="id", epoch=3), delivered=20)
-    after = lane.after_cut(Divergence(2, 15), 20, begin=0)
-    assert (after.committed.offset, after.committed.failures, after.probing) == (10, 2, True)
+    after = lane.after_cut(DivergingEpoch(2, 15), 20, begin=0)
+    assert (after.committed.offset, after.committed.failures, after.retries_alone) == (10, 2, True)
     assert [after.key(offset) for offset in (10, 14, 15)] == ["id/0/10", "id/0/14", "id/0/15+3"]
 
 
 def test_a_cut_below_the_logs_beginning_goes_on_there() -> None:
     lane = lane_at(CommittedPosition(10, topic_id="id", epoch=3), delivered=20)
-    assert lane.after_cut(Divergence(2, 5), 20, begin=8).committed.offset == 8
+    assert lane.after_cut(DivergingEpoch(2, 5), 20, begin=8).committed.offset == 8
 
 
 def test_the_position_after_a_cut_survives_a_restart_and_a_second_cut() -> None:
     lane = lane_at(CommittedPosition(20, topic_id="id", epoch=3), delivered=20)
-    position = lane.after_cut(Divergence(2, 15), 20, begin=0).committed
+    position = lane.after_cut(DivergingEpoch(2, 15), 20, begin=0).committed
     again = lane_at(CommittedPosition.parse(position.offset, position.metadata), delivered=15)
     assert again.committed == position
     again.epochs.learn(batch(15, 4))
     again.delivered = 30
     again.committed = again.position(30)
-    second = again.after_cut(Divergence(4, 25), 30, begin=0)
+    second = again.after_cut(DivergingEpoch(4, 25), 30, begin=0)
     keys = [second.key(offset) for offset in (14, 15, 24, 25)]
     assert keys == ["id/0/14", "id/0/15+3", "id/0/24+3", "id/0/25+4"]
     assert len(second.committed.metadata) < 200
@@ -85,7 +85,7 @@ def test_the_position_after_a_cut_survives_a_restart_and_a_second_cut() -> None:
 
 def test_what_is_beyond_all_that_may_have_been_read_has_its_plain_key_and_metadata_again() -> None:
     lane = lane_at(CommittedPosition(20, topic_id="id", epoch=3), delivered=20)
-    after = lane.after_cut(Divergence(2, 15), 20, begin=0)
+    after = lane.after_cut(DivergingEpoch(2, 15), 20, begin=0)
     assert after.position(1_000_000).used == ()
     assert after.position(21).used == after.committed.used
 

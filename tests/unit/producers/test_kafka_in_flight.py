@@ -86,7 +86,7 @@ def test_the_position_never_passes_a_message_that_failed_or_that_nobody_saw(
 def test_messages_of_an_earlier_delivery_or_assignment_do_not_count() -> None:
     lane = make_lane()
     first = batch(lane, (1, 0, 0), (1, 0, 0))
-    lane.step_back(CommittedPosition(0, 1), probing=True)
+    lane.step_back(CommittedPosition(0, 1), retries_alone=True)
     second = batch(lane, (1, 0, 0))
     verdict = judge([*first, *second])
     assert (verdict.offset, verdict.stale) == (1, 2)
@@ -104,14 +104,14 @@ def test_a_lane_is_in_flight_until_its_position_reaches_what_it_delivered() -> N
     lane.committed = lane.committed.moved(8)
     assert not lane.in_flight
     lane.delivered = 9
-    lane.step_back(lane.committed.moved(8, failures=1), probing=True)
+    lane.step_back(lane.committed.moved(8, failures=1), retries_alone=True)
     assert not lane.in_flight
 
 
 def test_a_lane_that_starts_on_a_message_that_had_failed_twice_delivers_that_one_alone() -> None:
-    assert make_lane(5, failures=2).probing
-    assert not make_lane(5, failures=1).probing
-    assert not make_lane(5).probing
+    assert make_lane(5, failures=2).retries_alone
+    assert not make_lane(5, failures=1).retries_alone
+    assert not make_lane(5).retries_alone
 
 
 @given(

@@ -89,7 +89,7 @@ def test_a_recreated_topic_is_read_from_its_beginning_under_other_keys() -> None
 def test_a_log_that_was_cut_continues_at_the_cut_and_says_so() -> None:
     before = plan(RangeBookmark(), [view(5, epoch=1)])
     more = plan(before.bookmark, [view(10, epoch=1)])
-    found = plan(more.bookmark, [view(12, epoch=2, kept_until=5)])
+    found = plan(more.bookmark, [view(12, epoch=2, cut_at=5)])
     (made,) = found.ranges
     assert (made.start, made.end, made.rewound_from) == (5, 12, 10)
     assert made.key not in {one.key for one in (*before.ranges, *more.ranges)}
@@ -101,7 +101,7 @@ def test_a_log_that_was_cut_continues_at_the_cut_and_says_so() -> None:
 
 def test_a_cut_that_nothing_follows_yet_is_remembered_over_a_restart() -> None:
     stored = after(view(10, epoch=1))
-    idle = plan(stored, [view(5, epoch=2, kept_until=5)])
+    idle = plan(stored, [view(5, epoch=2, cut_at=5)])
     assert list(idle.ranges) == []
     restarted = RangeBookmark.parse(json.loads(json.dumps(idle.bookmark.to_json())))
     (made,) = plan(restarted, [view(6, epoch=2)]).ranges

@@ -395,7 +395,7 @@ def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     source.write_text("x")
     with monkeypatch.context() as patch:
         if at == "marked":
-            patch.setattr(moving, "_place", crash)
+            patch.setattr(moving, "_move_one", crash)
         elif at == "reserved":
             patch.setattr(Path, "rename", crash)
         else:

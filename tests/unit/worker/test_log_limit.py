@@ -49,7 +49,7 @@ def test_a_log_that_grows_for_ever_keeps_its_beginning_and_its_end(log: tuple[Pa
     limit = LogLimit(descriptor, MOST)
     for batch in range(200):
         write(descriptor, batch * 1_000, 1_000)
-        limit.look()
+        limit.enforce()
         assert os.fstat(descriptor).st_blocks * 512 <= MOST + 4_096
     text = shown(path)
     numbers = numbers_in(text)
@@ -68,7 +68,7 @@ def test_a_log_that_grows_for_ever_keeps_its_beginning_and_its_end(log: tuple[Pa
 def test_a_short_log_is_left_alone(log: tuple[Path, int]) -> None:
     path, descriptor = log
     write(descriptor, 0, MOST // SIZE)
-    LogLimit(descriptor, MOST).look()
+    LogLimit(descriptor, MOST).enforce()
     assert numbers_in(shown(path)) == list(range(MOST // SIZE))
 
 
@@ -77,7 +77,7 @@ def test_a_further_attempt_continues_with_the_same_limit(log: tuple[Path, int]) 
     for attempt in range(3):
         limit = LogLimit(descriptor, MOST)
         write(descriptor, attempt * 10_000, 10_000)
-        limit.look()
+        limit.enforce()
     text = shown(path)
     assert text.count(b"bytes were cut here") == 1
     assert len(text) <= MOST
@@ -94,13 +94,13 @@ def test_a_follower_prints_each_line_once_and_says_what_it_missed(
     for batch in range(20):
         write(descriptor, batch * 1_000, 1_000)
         follower.copy(path)
-        limit.look()
+        limit.enforce()
     # The follower was in time: it has all lines, and nothing else.
     assert numbers_in(out.getvalue()) == list(range(20_000))
     assert capsys.readouterr().err == ""
     for batch in range(20, 40):
         write(descriptor, batch * 1_000, 1_000)
-        limit.look()
+        limit.enforce()
     follower.copy(path)
     numbers = numbers_in(out.getvalue())
     assert len(numbers) == len(set(numbers))
@@ -119,7 +119,7 @@ def test_where_no_middle_can_be_freed_the_beginning_and_the_newest_lines_stay(
     limit = LogLimit(descriptor, MOST)
     for batch in range(50):
         write(descriptor, batch * 1_000, 1_000)
-        limit.look()
+        limit.enforce()
     write(descriptor, 50_000, 1)
     assert path.stat().st_size <= MOST
     numbers = numbers_in(shown(path))

@@ -12,7 +12,7 @@ import pytest
 from tests.services.postgres import PostgresServer
 from tests.worker.output.conftest import TryAgain
 from triggerer.errors import OutputRefused
-from triggerer.worker.output import drafts, iceberg, places
+from triggerer.worker.output import drafts, folders, iceberg
 from triggerer.worker.output.hadoop_files import HadoopFiles
 from triggerer.worker.output.jdbc import Connection
 from triggerer.worker.output.marks import new_mark, new_try
@@ -96,17 +96,17 @@ class TestHadoopsFiles:
         self, spark: Any, tmp_path: Path
     ) -> None:
         path = str(tmp_path / "t")
-        place = places.open_place(spark, path)
+        folder = folders.folder_at(spark, path)
         files = HadoopFiles(spark, path)
-        spark.range(3).write.parquet(place.draft("a", "m1"))
-        spark.range(4).write.parquet(place.draft("a", "m2"))
-        assert files.visible_below(place.draft("a", "m1"))
-        assert place.commit("a", "m1") == "m1"
-        assert place.commit("a", "m2") == "m1"
+        spark.range(3).write.parquet(folder.draft("a", "m1"))
+        spark.range(4).write.parquet(folder.draft("a", "m2"))
+        assert files.visible_below(folder.draft("a", "m1"))
+        assert folder.commit("a", "m1") == "m1"
+        assert folder.commit("a", "m2") == "m1"
         # Make the state after a death right after the commit, with a draft that another attempt left behind.
         (tmp_path / "t" / "_triggerer" / "drafts").mkdir(exist_ok=True)
-        spark.range(5).write.parquet(place.draft("a", "m3"))
-        assert place.prepare("a") == "m1"
+        spark.range(5).write.parquet(folder.draft("a", "m3"))
+        assert folder.prepare("a") == "m1"
         assert files.names(f"{path}/_triggerer/drafts") == []
         assert spark.read.parquet(path).count() == 3
 

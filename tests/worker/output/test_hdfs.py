@@ -15,7 +15,7 @@ from tests.worker.spark.processes import start_python
 pytestmark = [pytest.mark.timeout(400), pytest.mark.soak]
 
 OPEN = """
-from triggerer.worker.output import Output, hadoop_files, places
+from triggerer.worker.output import Output, folders, hadoop_files
 
 session = open_it(SparkSettings(master="local[2]", conf={"spark.driver.extraClassPath": JARS}))
 hadoop = session._jvm.org.apache.hadoop
@@ -26,10 +26,10 @@ cluster.waitActive()
 path = cluster.getFileSystem().getUri().toString() + "/lake/a table"
 """
 COMMIT_TWICE = """
-place, other = places.open_place(session, path), places.open_place(session, path)
+folder, other = folders.folder_at(session, path), folders.folder_at(session, path)
 for mark in ("m1", "m2"):
-    rows.write.partitionBy("day", "place").parquet(place.draft("c", mark))
-print(place.commit("c", "m1"), other.commit("c", "m2"), session.read.parquet(path).count())
+    rows.write.partitionBy("day", "place").parquet(folder.draft("c", mark))
+print(folder.commit("c", "m1"), other.commit("c", "m2"), session.read.parquet(path).count())
 # The servers' threads would keep the JVM alive for a while.
 os._exit(0)
 """

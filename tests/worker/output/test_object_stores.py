@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.soak]
 OPEN = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from triggerer.worker.output import Output, hadoop_files, places
+from triggerer.worker.output import Output, folders, hadoop_files
 
 session = open_it(SparkSettings(master="local[2]", conf=CONF))
 path = f"{ROOT}/once/a table"
@@ -24,9 +24,9 @@ path = f"{ROOT}/once/a table"
 COMMIT_TOGETHER = """
 # Both have begun to create the file of the commit before either ends its upload.
 marks = ("m1", "m2")
-two = [places.open_place(session, path) for _ in marks]
-for place, mark in zip(two, marks):
-    rows.write.partitionBy("day", "place").parquet(place.draft("c", mark))
+two = [folders.folder_at(session, path) for _ in marks]
+for folder, mark in zip(two, marks):
+    rows.write.partitionBy("day", "place").parquet(folder.draft("c", mark))
 barrier, upload = Barrier(2), hadoop_files._write
 
 def upload_together(stream, text):
@@ -35,7 +35,7 @@ def upload_together(stream, text):
 
 hadoop_files._write = upload_together
 with ThreadPoolExecutor() as pool:
-    found = list(pool.map(lambda place, mark: place.commit("c", mark), two, marks))
+    found = list(pool.map(lambda folder, mark: folder.commit("c", mark), two, marks))
 print(*found, count())
 os._exit(0)
 """

@@ -50,7 +50,7 @@ class LeaseHolder(Protocol):
     def mark_lease_lost(self) -> None:
         """End all runs, because other executors may begin them: the lease is over, or its guard is gone."""
 
-    def mark_lease_kept(self, guard: LeaseGuard) -> None:
+    def mark_lease_acquired(self, guard: LeaseGuard) -> None:
         """Continue, because the lease is new or was renewed. Processes that start now must die with the guard."""
 
 
@@ -98,7 +98,7 @@ class Registration:
         self._guard: LeaseGuard | None = None
 
     @property
-    def is_held(self) -> bool:
+    def is_lease_valid(self) -> bool:
         """True while the lease is valid by this executor's own clock."""
         return not self._lease.is_over
 
@@ -142,7 +142,7 @@ class Registration:
                 # Start renewing first: the lease might otherwise end before its guard has started.
                 tasks.start_soon(self._renew_in_time)
                 if self._holder is not None:
-                    await tasks.start(self._tell, self._holder)
+                    await tasks.start(self._notify_holder, self._holder)
                 task_status.started()
         finally:
             await self._deregister()
@@ -164,12 +164,12 @@ class Registration:
                 failures = 0
                 due = began + lease_s * _INTERVAL
 
-    async def _tell(
+    async def _notify_holder(
         self, holder: LeaseHolder, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Tell the holder, until cancelled, when it has a guarded lease, and when the lease is lost."""
         backoff = Backoff(first=0.1, longest=10.0, random=self._random)
-        was_held = False
+        was_acquired = False
         while True:
             # This task watches the lease, because the renewing task may be waiting for the store.
             await self._lease.wait_until_extended()
@@ -191,11 +191,11 @@ class Registration:
                 # A heartbeat may have extended the lease while the guard started.
                 guard.extend(self._guarded_lease.ends_at)
                 self._guard = guard
-                if was_held:
+                if was_acquired:
                     _log.info("the executor's lease is held again")
-                holder.mark_lease_kept(guard)
-                if not was_held:
-                    was_held = True
+                holder.mark_lease_acquired(guard)
+                if not was_acquired:
+                    was_acquired = True
                     task_status.started()
                 await self._until_lost(guard)
                 self._guard = None

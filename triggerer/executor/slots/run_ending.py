@@ -53,7 +53,7 @@ class RunEnding:
         self.may_end_log = False
         self.cut_short()
 
-    async def mark_unstarted(self) -> None:
+    async def record_verdict(self) -> None:
         """Record the verdict, if any, for a run that no process has begun."""
         if not self.is_cut_short and self.verdict is not None:
             await self.record_end(self.verdict.state, self.verdict.error)

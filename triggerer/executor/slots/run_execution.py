@@ -134,7 +134,7 @@ class RunExecution:
                 pass
         finally:
             self._timers.stop()
-            process.is_followed.set()
+            process.reader_done.set()
 
     async def _handle_frame(self, process: RunHandle) -> bool:
         """Wait for the next frame, and return whether it reports the run's end."""

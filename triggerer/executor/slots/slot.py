@@ -72,7 +72,7 @@ class Slot:
     _arrived: AutoResetEvent = field(default_factory=AutoResetEvent)
     _overdue: AutoResetEvent = field(default_factory=AutoResetEvent)
     _freed: Notifier = field(default_factory=Notifier)
-    given_at: float = 0.0
+    busy_since: float = 0.0
     """The time when the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
     """Collects what is decided about the end of the present job, or of the last job if the slot is free."""
@@ -80,7 +80,7 @@ class Slot:
     """The present run in its worker. None: no worker has the run."""
     _is_open: bool = False
     _warmed: WarmedFrame | None = None
-    _wait_for_memory: anyio.CancelScope | None = None
+    _resource_wait: anyio.CancelScope | None = None
     _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
     _log_files: LogFiles = field(default_factory=LogFiles)
 
@@ -123,7 +123,7 @@ class Slot:
     def give(self, job: RunOrder | WarmUp) -> None:
         """Let `serve` execute a run, or warm up. Call this method only while the slot is free."""
         assert self._job is None
-        self._job, self.given_at = job, time.monotonic()
+        self._job, self.busy_since = job, time.monotonic()
         if isinstance(job, RunOrder):
             self.run = job
         else:
@@ -181,7 +181,7 @@ class Slot:
             if guard is not None and guard.has_ended:
                 self.cut_short()
             if self._ending.is_called_off:
-                await self._ending.mark_unstarted()
+                await self._ending.record_verdict()
                 self.spark = Spark.COLD
                 self._free()
                 continue
@@ -192,7 +192,7 @@ class Slot:
             except OSError as error:
                 if self.run is not None and error.errno in _SCARCE:
                     done = False
-                    await self._wait_for_room(self.run, error)
+                    await self._wait_for_resources(self.run, error)
                 else:
                     await self._ending.record_end(
                         RunState.FAILED, f"no worker could be started: {error}"
@@ -202,16 +202,16 @@ class Slot:
             if done:
                 self._free()
 
-    async def _wait_for_room(self, run: RunOrder, error: OSError) -> None:
+    async def _wait_for_resources(self, run: RunOrder, error: OSError) -> None:
         """Wait before the next start of a worker. Return early if the run must no longer begin."""
         delay = self._scarcity.next_delay()
         said = "no worker can be started; the run waits"
         named = {"dag": run.dag_id, "run": run.run_id, "error": str(error)}
         warn_seldom(_log, self._scarcity.failures, said, **named)
-        with anyio.CancelScope() as self._wait_for_memory:
+        with anyio.CancelScope() as self._resource_wait:
             if not self._ending.is_called_off:
                 await anyio.sleep(delay)
-        self._wait_for_memory = None
+        self._resource_wait = None
 
     async def _next_job(self, worker: WorkerProcess | None = None) -> None:
         """Wait for a job, or until the worker is gone."""
@@ -251,7 +251,7 @@ class Slot:
         run, self.run, self._job = self.run, None, None
         self.is_waiting = False
         self._freed.notify_all()
-        self.on_free(self, run, time.monotonic() - self.given_at)
+        self.on_free(self, run, time.monotonic() - self.busy_since)
 
     def _on_frame(self, frame: WorkerFrame) -> None:
         if frame["type"] == "spark":
@@ -291,7 +291,7 @@ class Slot:
         try:
             process = await execution.begin()
             if process is None:
-                await self._ending.mark_unstarted()
+                await self._ending.record_verdict()
                 return True
             if self._release_first:
                 self._release_first = False
@@ -315,7 +315,7 @@ class Slot:
             self.on_wait(self)
 
     def _call_off_beginning(self) -> None:
-        if self._wait_for_memory is not None:
-            self._wait_for_memory.cancel()
+        if self._resource_wait is not None:
+            self._resource_wait.cancel()
         if self._execution is not None:
             self._execution.call_off_beginning()

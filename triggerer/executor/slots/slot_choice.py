@@ -33,7 +33,7 @@ class Choosable(Protocol):
     @property
     def worker(self) -> object | None: ...
     @property
-    def given_at(self) -> float: ...
+    def busy_since(self) -> float: ...
 
 
 S = TypeVar("S", bound=Choosable)
@@ -42,7 +42,7 @@ S = TypeVar("S", bound=Choosable)
 def is_session_near(slots: Iterable[Choosable]) -> bool:
     """Return whether a session is about to open, so that a run should wait for it."""
     now = time.monotonic()
-    return any(slot.spark is Spark.WARMING and now - slot.given_at < _WARMING_S for slot in slots)
+    return any(slot.spark is Spark.WARMING and now - slot.busy_since < _WARMING_S for slot in slots)
 
 
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:

@@ -41,7 +41,7 @@ class TaskTimers:
     def follow(self, start: TaskStart) -> None:
         """Start the timers of this try of a task."""
         self.stop(start.task_id)
-        self._count(start)
+        self._observe_queue_time(start)
         call_later = asyncio.get_running_loop().call_later
         due = self._due.setdefault(start.task_id, [])
         due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, start))
@@ -59,7 +59,7 @@ class TaskTimers:
             for timer in self._due.pop(task_id, ()):
                 timer.cancel()
 
-    def _count(self, start: TaskStart) -> None:
+    def _observe_queue_time(self, start: TaskStart) -> None:
         """For the metrics, record how long the run waited for its first task. Ignore attempts after the first one."""
         if self.order.attempt == 1 and not self._is_counted:
             self._is_counted = True

@@ -33,7 +33,7 @@ class RunHandle:
     Attributes:
         ended: Set when the process and its descendants are gone.
         is_over: Set when the process or its worker is gone.
-        is_followed: Set when nobody will receive further frames of the process.
+        reader_done: Set when nobody will receive further frames of the process.
         code: The exit code. Negative: the number of the signal that killed the process. None: no end was reported.
     """
 
@@ -41,7 +41,7 @@ class RunHandle:
         self.pid: Final = pid
         self.ended: Final = anyio.Event()
         self.is_over: Final = anyio.Event()
-        self.is_followed: Final = anyio.Event()
+        self.reader_done: Final = anyio.Event()
         self.code: int | None = None
         self._worker = worker
         self._number = number
@@ -117,7 +117,7 @@ class RunHandle:
         """Wait for the end of the process, and close the channel once its last frames were received."""
         await self.is_over.wait()
         with anyio.move_on_after(_REAP_S):
-            await self.is_followed.wait()
+            await self.reader_done.wait()
         await self._worker.close(self)
 
 

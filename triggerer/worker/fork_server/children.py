@@ -74,7 +74,7 @@ class Child:
         if self.log_limit is None:
             return
         try:
-            self.log_limit.look()
+            self.log_limit.enforce()
         except OSError as error:
             logger.warning("the size of a run's log cannot be limited: %s", error)
             self.log_limit = None

@@ -2,7 +2,7 @@
 
 A run's process sends:
 
-- `taken`: the process has an order. The message carries the descriptor of the run's log.
+- `accepted`: the process has an order. The message carries the descriptor of the run's log.
 - `attached`: the process is attached to the Spark driver that `driver` has named.
 - `unusable`: this Spark driver must not be used again.
 - `open`: a request for a driver.

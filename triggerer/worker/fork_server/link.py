@@ -54,9 +54,9 @@ class ForkServerLink:
             self.driver = _driver(heard.fields["driver"])
         return heard
 
-    def taken(self, log: int) -> None:
+    def accepted(self, log: int) -> None:
         """Tell the fork server that this process has an order. Pass the descriptor of the run's log."""
-        self._control.send("taken", descriptors=[log])
+        self._control.send("accepted", descriptors=[log])
 
     def attached(self) -> None:
         """Tell the fork server that this process is attached to the driver."""

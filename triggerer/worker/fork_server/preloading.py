@@ -64,16 +64,18 @@ class Preloaded:
     def __init__(self, spark: Mapping[str, Any]) -> None:
         self._is_connect = bool(spark.get("remote"))
         self._tried: set[str] = set()
-        self._noted: set[str] = set()
+        self._remembered: set[str] = set()
 
-    def note(self, names: Iterable[str]) -> None:
+    def remember(self, names: Iterable[str]) -> None:
         """Remember the modules that a run has imported."""
-        self._noted |= {name for name in names if name in _OFFERED or name.startswith(_PLUGINS)}
+        self._remembered |= {
+            name for name in names if name in _OFFERED or name.startswith(_PLUGINS)
+        }
 
-    def load_noted(self) -> bool:
+    def load_remembered(self) -> bool:
         """Import the remembered modules. Return True if at least one was new."""
-        noted, self._noted = self._noted, set()
-        return self.add(sorted(noted))
+        remembered, self._remembered = self._remembered, set()
+        return self.add(sorted(remembered))
 
     def add(self, names: Iterable[str]) -> bool:
         """Import modules. Return True if at least one was new."""

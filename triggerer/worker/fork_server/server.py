@@ -7,7 +7,7 @@ channel ends with the process. So a process that a run leaves behind cannot send
 1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor. `NEXT` waits for
    the message `go`, which means that the former run's process and its descendants are gone. Then `NEXT` attaches to the
    Spark driver, if there is one, and waits for an order.
-2. `NEXT` receives an order, sends `taken`, and has the role `RUN` from then on. The server forks another `NEXT`.
+2. `NEXT` receives an order, sends `accepted`, and has the role `RUN` from then on. The server forks another `NEXT`.
 3. `RUN` ends. The server kills the process group of `RUN`. It has adopted the other descendants of `RUN`, and kills
    them, too.
 """
@@ -302,20 +302,20 @@ class ForkServer:
 
     def _handle(self, child: Child, heard: Message) -> None:
         match heard.kind:
-            case "taken":
-                self._on_taken(child, heard)
+            case "accepted":
+                self._on_accepted(child, heard)
             case "file_seen":
                 self._file_states[str(heard.fields["path"])] = heard.fields
             case "owns":
                 child.folders.append(str(heard.fields["path"]))
             case "imported":
-                self._preloaded.note(heard.fields["names"])
+                self._preloaded.remember(heard.fields["names"])
             case "finished":
                 self.after(_FINISHING_S, child.kill)
             case _:
                 self._drivers.hear(child, heard)
 
-    def _on_taken(self, child: Child, heard: Message) -> None:
+    def _on_accepted(self, child: Child, heard: Message) -> None:
         child.role = Role.RUN
         if heard.descriptors:
             child.take_log(heard.descriptors[0], self._setup["log_max_bytes"])
@@ -362,7 +362,7 @@ class ForkServer:
             self._end_leftovers()
             child.limit_log()
             self._run = None
-            if self._preloaded.load_noted():
+            if self._preloaded.load_remembered():
                 self.replace_next()
         self._left_folders += child.folders
         # Report the end last: the executor may send the next order as soon as it has this report.
@@ -388,11 +388,11 @@ class ForkServer:
         return {key.fileobj for key in self._selector.get_map().values()}
 
     def _end_leftovers(self) -> None:
-        left = end_children(self._kept, reap=self._reap, within_s=_LEFT_BEHIND_S)
+        left = end_children(self._children_to_spare, reap=self._reap, within_s=_LEFT_BEHIND_S)
         if left:
             logger.warning("processes that a run left behind do not end: %s", left)
 
-    def _kept(self) -> set[int]:
+    def _children_to_spare(self) -> set[int]:
         ended = {pid for pid, _ in self._dead}
         return self._children.keys() - ended | self._drivers.pids
 

@@ -33,7 +33,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpPlace:
+class HttpApi:
     """A cluster's API that speaks JSON over HTTP."""
 
     address: str
@@ -94,8 +94,8 @@ def message_in(text: str) -> str:
 
 
 def ask_active(
-    places: Sequence[HttpPlace],
-    ask: Callable[[HttpPlace], Any],
+    apis: Sequence[HttpApi],
+    ask: Callable[[HttpApi], Any],
     is_active: Callable[[Any], bool] = lambda answer: True,
 ) -> Any:
     """Ask a cluster's servers one after the other, and return the answer of the active server.
@@ -106,15 +106,15 @@ def ask_active(
         NoAnswer: No server is active.
     """
     refusals = []
-    for place in places:
+    for api in apis:
         try:
-            answer = ask(place)
+            answer = ask(api)
         except NoAnswer as error:
             refusals.append(error)
             continue
         if is_active(answer):
             return answer
-        refusals.append(NoAnswer(f"{place.address} is not active"))
+        refusals.append(NoAnswer(f"{api.address} is not active"))
     raise NoAnswer("; ".join(map(str, refusals)), refusals[0].status)
 
 
@@ -132,10 +132,10 @@ def watch_by_asking(
             time.sleep(_ASK_EVERY_S)
 
 
-def answered(look: Callable[[], Sighting]) -> Sighting:
-    """Return the result of `look`; `Unknown` if the cluster does not answer, or answers without the expected fields."""
+def answered(ask: Callable[[], Sighting]) -> Sighting:
+    """Return the result of `ask`; `Unknown` if the cluster does not answer, or answers without the expected fields."""
     try:
-        return look()
+        return ask()
     except NoAnswer as error:
         return Unknown(str(error))
     except (KeyError, TypeError, AttributeError) as error:

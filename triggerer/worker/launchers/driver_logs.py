@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triggerer.worker.launchers.cluster_http import HttpPlace, NoAnswer
+from triggerer.worker.launchers.cluster_http import HttpApi, NoAnswer
 from triggerer.worker.spark.jvm.driver_deaths import cause_in
 
 
@@ -24,7 +24,7 @@ class DriverLog:
     def cause(self) -> str | None:
         """Return the probable cause of the driver's end; None: the page does not answer, or the log shows no cause."""
         try:
-            text = HttpPlace(self.page).read("GET", f"/log/?{self._query}")
+            text = HttpApi(self.page).read("GET", f"/log/?{self._query}")
         except NoAnswer:
             return None
         return cause_in(text.splitlines()) or None

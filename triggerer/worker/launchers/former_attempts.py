@@ -67,19 +67,19 @@ class FormerAttempts:
         self._patience = patience
 
     def end_all(
-        self, launches: Sequence[FormerLaunch], *, keep: bool = False
+        self, launches: Sequence[FormerLaunch], *, may_reattach: bool = False
     ) -> list[FormerLaunch]:
         """Find and stop each launch, and wait until it is gone. Return the launches that still run.
 
         Args:
-            keep: True: leave a launch running and return it if the next attempt can watch it, see
+            may_reattach: True: leave a launch running and return it if the next attempt can watch it, see
                 `Launcher.can_reattach`. False: stop all launches, and return none.
         Raises:
             StillUnknown: A server or a cluster did not answer, or did not confirm the end.
         """
-        return [one for one in launches if not self._end(one, keep=keep)]
+        return [one for one in launches if not self._end(one, may_reattach=may_reattach)]
 
-    def _end(self, former: FormerLaunch, *, keep: bool) -> bool:
+    def _end(self, former: FormerLaunch, *, may_reattach: bool) -> bool:
         """Return True once the launch is gone; False: the launch still runs, for the next attempt to watch."""
         since = datetime.now(UTC)
         self._on_wait(Wait(f"{_awaited(former)}: it is being stopped", since))
@@ -87,7 +87,7 @@ class FormerAttempts:
         waits_for: str | None = None
         try:
             while True:
-                sighting = self._look_and_stop(former, keep=keep)
+                sighting = self._find_and_stop(former, may_reattach=may_reattach)
                 if sighting is None:
                     return False
                 if isinstance(sighting, Ended | Absent):
@@ -106,7 +106,7 @@ class FormerAttempts:
         finally:
             self._on_wait(Wait(None, datetime.now(UTC)))
 
-    def _look_and_stop(self, former: FormerLaunch, *, keep: bool) -> Sighting | None:
+    def _find_and_stop(self, former: FormerLaunch, *, may_reattach: bool) -> Sighting | None:
         """Stop the launch if it runs, and return its state. None: it still runs, for the next attempt to watch."""
         try:
             launcher = self._find_launcher(former.launcher)
@@ -117,7 +117,7 @@ class FormerAttempts:
         sighting = launcher.find(former.tag, former.external_id)
         if not isinstance(sighting, Running):
             return sighting
-        if keep and launcher.can_reattach:
+        if may_reattach and launcher.can_reattach:
             return None
         known = sighting.handle
         handle = Handle(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.worker.launchers.cluster_http import HttpPlace, NoAnswer, answered, watch_by_asking
+from triggerer.worker.launchers.cluster_http import HttpApi, NoAnswer, answered, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,
@@ -51,7 +51,7 @@ class KubernetesLauncher:
         self._namespace = conf.get("spark.kubernetes.namespace", "default")
         address = master_of(settings).removeprefix("k8s://").rstrip("/")
         address = address if "://" in address else f"https://{address}"
-        self._api = HttpPlace(address, partial(_headers, conf), _tls(address, conf))
+        self._api = HttpApi(address, partial(_headers, conf), _tls(address, conf))
         self.place: str | None = f"{address}/{self._namespace}"
 
     def launch(self, intent: Intent) -> Handle:
@@ -72,23 +72,23 @@ class KubernetesLauncher:
         return Handle(intent.tag, name)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        def look() -> Sighting:
+        def ask() -> Sighting:
             pods = self._drivers(tag)
             return _sighting(tag, pods[0]) if pods else Absent()
 
-        return answered(look)
+        return answered(ask)
 
     def stop(self, handle: Handle) -> Sighting:
         """Delete the pod and its executors. A precondition on the pod's uid spares a later pod of the same name."""
 
-        def look() -> Sighting:
+        def ask_to_stop() -> Sighting:
             for pod in self._drivers(handle.tag):
                 if isinstance(ended := _sighting(handle.tag, pod), Ended):
                     return ended
                 self._delete(pod["metadata"])
             return self.find(handle.tag)
 
-        return answered(look)
+        return answered(ask_to_stop)
 
     def _drivers(self, tag: str) -> list[dict[str, Any]]:
         selector = f"{_LABEL}%3D{label_of(tag)}%2Cspark-role%3Ddriver"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.errors import SubmitFailed
 from triggerer.worker.launchers.cluster_http import (
-    HttpPlace,
+    HttpApi,
     NoAnswer,
     answered,
     ask_active,
@@ -77,8 +77,8 @@ class StandaloneLauncher:
         rest = conf.get("spark.master.rest.port", _REST_PORT)
         page = conf.get("spark.master.ui.port", _PAGE_PORT)
         hosts = [endpoint.host for endpoint in master_endpoints(master_of(settings))]
-        self._rests = [HttpPlace(f"http://{host}:{rest}") for host in hosts]
-        self._pages = [HttpPlace(f"http://{host}:{page}") for host in hosts]
+        self._rests = [HttpApi(f"http://{host}:{rest}") for host in hosts]
+        self._pages = [HttpApi(f"http://{host}:{page}") for host in hosts]
         self.place: str | None = master_of(settings)
 
     def launch(self, intent: Intent) -> Handle:
@@ -126,21 +126,21 @@ class StandaloneLauncher:
         return Handle(intent.tag, answer["submissionId"], self._pages[0].address)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        def look() -> Sighting:
+        def ask() -> Sighting:
             if external_id is None:
                 return self._find_without_id(tag)
             answer = self._ask("GET", f"status/{external_id}")
             return self._sighting(Handle(tag, external_id, self._pages[0].address), answer)
 
-        return answered(look)
+        return answered(ask)
 
     def stop(self, handle: Handle) -> Sighting:
-        def look() -> Sighting:
+        def ask_to_stop() -> Sighting:
             if handle.external_id is not None:
                 self._ask("POST", f"kill/{handle.external_id}", {})
             return self.find(handle.tag, handle.external_id)
 
-        return answered(look)
+        return answered(ask_to_stop)
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:
         return watch_by_asking(self.find, handle)

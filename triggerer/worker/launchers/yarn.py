@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from triggerer.domain.attempt_states import AttemptState
-from triggerer.worker.launchers.cluster_http import HttpPlace, answered, ask_active, watch_by_asking
+from triggerer.worker.launchers.cluster_http import HttpApi, answered, ask_active, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
     Ended,
@@ -44,7 +44,7 @@ class YarnLauncher:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         addresses = resource_managers(settings.conf, os.environ)
-        self._managers = [HttpPlace(address) for address in addresses]
+        self._managers = [HttpApi(address) for address in addresses]
         self.place: str | None = ",".join(addresses)
 
     def launch(self, intent: Intent) -> Handle:
@@ -64,17 +64,17 @@ class YarnLauncher:
         return Handle(intent.tag, external_id, self._link(external_id))
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        def look() -> Sighting:
+        def ask() -> Sighting:
             answer = self._ask("GET", f"{_APPS}?applicationTags={quote(tag)}")
             apps = (answer["apps"] or {}).get("app") or []
             # Several applications may have the tag, so prefer an application that still runs.
             apps.sort(key=lambda app: app["state"] in ("FINISHED", "FAILED", "KILLED"))
             return self._sighting(tag, apps[0]) if apps else Absent()
 
-        return answered(look)
+        return answered(ask)
 
     def stop(self, handle: Handle) -> Sighting:
-        def look() -> Sighting:
+        def ask_to_stop() -> Sighting:
             sighting = self.find(handle.tag, handle.external_id)
             if not isinstance(sighting, Running):
                 return sighting
@@ -82,7 +82,7 @@ class YarnLauncher:
             self._ask("PUT", path, {"state": "KILLED"})
             return self.find(handle.tag, handle.external_id)
 
-        return answered(look)
+        return answered(ask_to_stop)
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:
         return watch_by_asking(self.find, handle)

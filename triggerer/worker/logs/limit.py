@@ -25,8 +25,8 @@ class LogLimit:
     system cannot free the middle of a file, only the beginning stays.
 
     Args:
-        log: A descriptor of the log, opened for appending. The caller closes it after the last call of `look`.
-        max_bytes: The most bytes that the log has on the disk after a call of `look`.
+        log: A descriptor of the log, opened for appending. The caller closes it after the last call of `enforce`.
+        max_bytes: The most bytes that the log has on the disk after a call of `enforce`.
     """
 
     def __init__(self, log: int, max_bytes: int) -> None:
@@ -41,7 +41,7 @@ class LogLimit:
             # An earlier attempt of the run has left this hole.
             self._tail_begins = hole[1]
 
-    def look(self) -> None:
+    def enforce(self) -> None:
         """Free the middle of the log if the log is too long.
 
         Raises:

@@ -93,17 +93,17 @@ def write_jdbc(
 def _find_writer(connection: Connection, output: Statements) -> str | None:
     """Return the mark of the call that wrote the output. Create the table of tokens if it is missing."""
     try:
-        return _look(connection, output)
+        return _query_mark(connection, output)
     except Exception:  # noqa: BLE001 - each database has its own error for a table that is missing
         try:
             connection.execute(output.create_tokens())
         except Exception:  # noqa: BLE001 - another run may have created it at the same moment
-            return _look(connection, output)
+            return _query_mark(connection, output)
     return None
 
 
-def _look(connection: Connection, output: Statements) -> str | None:
-    rows = connection.query(output.look())
+def _query_mark(connection: Connection, output: Statements) -> str | None:
+    rows = connection.query(output.select_mark())
     return str(rows[0][0]) if rows else None
 
 
@@ -131,7 +131,7 @@ def _write(
             with _explained(output.table, keys):
                 drafts = connection.execute(last, then=output.drafts())
         except Exception:
-            found = _look(connection, output)
+            found = _query_mark(connection, output)
             if found is None:
                 raise
             return found

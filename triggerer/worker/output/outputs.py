@@ -10,9 +10,9 @@ from triggerer.errors import OutputRefused
 from triggerer.worker.output import delta as delta_tables
 from triggerer.worker.output import iceberg as iceberg_tables
 from triggerer.worker.output import jdbc as jdbc_tables
+from triggerer.worker.output.folders import folder_at
 from triggerer.worker.output.marks import new_mark, new_try
 from triggerer.worker.output.parquet import write_parquet
-from triggerer.worker.output.places import open_place
 from triggerer.worker.output.writing import Names, Outcome, Writing
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class Output:
             OutputRefused: This attempt is no longer the run's current one, or the Spark Connect server cannot reach the
                 path.
         """
-        place = open_place(_session(df, "parquet"), str(path))
-        writing = self._begin("parquet", place.identity)
-        return write_parquet(df, place, writing, partition_by=_names(partition_by))
+        folder = folder_at(_session(df, "parquet"), str(path))
+        writing = self._begin("parquet", folder.identity)
+        return write_parquet(df, folder, writing, partition_by=_names(partition_by))
 
     def delta(self, df: DataFrame, table: str, *, mode: str = "append") -> Outcome:
         """Write the rows to a Delta table. The table is created if it does not exist.

@@ -36,7 +36,7 @@ class Statements:
         """The name of the draft table, in the schema of the target. A trigger of the draft has the same name."""
         return f"{self._prefix}{DRAFT}_{self._digest}_{self.mark}"
 
-    def look(self) -> str:
+    def select_mark(self) -> str:
         """Return a query for the mark of the call that wrote the output. No row: no call has written the output."""
         where = f"token = {_text(self.name)} AND target = {_text(self._target)}"
         return f"SELECT mark FROM {self._tokens} WHERE {where}"

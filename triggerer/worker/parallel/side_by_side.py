@@ -23,7 +23,7 @@ _UNWIND_S: Final = 3.0
 
 def execute_side_by_side(
     tasks: tuple[Task, ...],
-    kept: Mapping[str, TaskState],
+    reused: Mapping[str, TaskState],
     outcomes: TaskOutcomes,
     *,
     limit: int,
@@ -37,7 +37,7 @@ def execute_side_by_side(
 
     Args:
         tasks: The tasks, each after its upstream tasks.
-        kept: The tasks that are not executed again, with their final states, see `kept_tasks`.
+        reused: The tasks that are not executed again, with their final states, see `reused_tasks`.
         execute: Called in a thread for each task.
         report: Sends the unreported outcomes. Not called after the last task, because the caller sends the rest with
             the run's end.
@@ -56,10 +56,10 @@ def execute_side_by_side(
 
     def settle_or_start(task: Task) -> None:
         pending.remove(task)
-        if (state := kept.get(task.task_id)) is not None:
-            outcomes.keep(task, state)
+        if (state := reused.get(task.task_id)) is not None:
+            outcomes.reuse(task, state)
             settled.add(task.task_id)
-        elif outcomes.leave_out(task):
+        elif outcomes.leave_out_if_blocked(task):
             settled.add(task.task_id)
         else:
             values = dict(outcomes.values)

@@ -43,11 +43,11 @@ class ProgressWatch:
         """The task that runs alone. None: tasks run side by side. Then the scheduler pool of a stage has the name of
         the stage's task.
         """
-        self._noting = threading.RLock()
+        self._lock = threading.RLock()
         self.session: SparkSession | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._told: RunProgress | None = None
+        self._last_reported: RunProgress | None = None
         self._counts_rows = False
 
     def follow(self, session: SparkSession) -> None:
@@ -79,17 +79,21 @@ class ProgressWatch:
         stages = self._by_task[task_id]
         # Do not ask Spark after a failure. Spark may be the cause, and may not answer.
         if has_succeeded and self._counts_rows and stages.active:
-            self._look_if_possible()
+            self._read_stages_if_possible()
         del self._by_task[task_id]
         return stages.progress()
 
     def _watch(self) -> None:
         while not self._ended.wait(self._every_s):
             if self._counts_rows:
-                self._look_if_possible()
+                self._read_stages_if_possible()
             progress = self.progress()
-            if progress is not None and progress != self._told and not self._ended.is_set():
-                self._told = progress
+            if (
+                progress is not None
+                and progress != self._last_reported
+                and not self._ended.is_set()
+            ):
+                self._last_reported = progress
                 self._tell(progress)
 
     def progress(self) -> RunProgress | None:
@@ -100,14 +104,14 @@ class ProgressWatch:
         by_task = {task_id: stages.progress() for task_id, stages in list(self._by_task.items())}
         return RunProgress(total, {task: one for task, one in by_task.items() if one is not None})
 
-    def _look_if_possible(self) -> None:
+    def _read_stages_if_possible(self) -> None:
         try:
-            with self._noting:
-                self._look()
+            with self._lock:
+                self._read_stages()
         except Exception:  # noqa: BLE001 - the connection is broken, so the run gets an error, too
             return
 
-    def _look(self) -> None:
+    def _read_stages(self) -> None:
         """Read the active stages and, one last time, each stage that has ended since the previous look."""
         session = self.session
         assert session is not None
@@ -161,7 +165,7 @@ class ProgressWatch:
 
     def _put(self, key: object, stage: StageProgress, task_id: str | None) -> None:
         """Store what is known of a stage. A stage belongs to the task that ran when the watch first saw the stage."""
-        with self._noting:
+        with self._lock:
             is_new = self._all.get(key) is None
             self._all.put(key, stage)
             for task, stages in list(self._by_task.items()):

@@ -16,7 +16,7 @@ from tests.unit.streams.streams import Acking, Alone, Producer, Upstream
 from tests.unit.streams.supervised import forever, supervised
 from triggerer.abc import AckTimeout, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.errors import GroupEnded
-from triggerer.processes.signals import told_to_stop
+from triggerer.processes.signals import handling_stop_signals
 from triggerer.streams import MemberState
 from triggerer.testing import StreamHarness
 
@@ -390,7 +390,7 @@ async def test_in_a_service_that_hears_signals_an_interrupt_is_the_plugins_own(
 ) -> None:
     monkeypatch.setattr(RaisesAnywhere, "error", KeyboardInterrupt(), raising=False)
     monkeypatch.setattr(RaisesAnywhere, "where", "open_stream")
-    with told_to_stop(lambda _: None):
+    with handling_stop_signals(lambda _: None):
         async with StreamHarness() as streams:
             one = await streams.add(RaisesAnywhere(upstream.name))
             with anyio.fail_after(20):

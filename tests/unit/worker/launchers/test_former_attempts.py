@@ -168,6 +168,6 @@ def test_only_a_launch_that_can_be_followed_is_left_alone(
     told: Told, can_reattach: bool, asked: list[str]
 ) -> None:
     place = Place(Running(HANDLE), Ended(HANDLE, AttemptState.KILLED), can_reattach=can_reattach)
-    kept = told.attempts(place).end_all([launch(task_id="t")], keep=True)
+    kept = told.attempts(place).end_all([launch(task_id="t")], may_reattach=True)
     assert [one.task_id for one in kept] == (["t"] if can_reattach else [])
     assert place.asked == asked

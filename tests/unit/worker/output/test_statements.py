@@ -195,11 +195,11 @@ class TestSqlite:
     def test_rows_are_replaced_by_key_once(self, database: sqlite3.Connection) -> None:
         output = partial(Statements, dialect_of("jdbc:sqlite:x"), "orders", NAME)
         database.execute(output(MARK).create_tokens())
-        assert database.execute(output(MARK).look()).fetchall() == []
+        assert database.execute(output(MARK).select_mark()).fetchall() == []
         self._write(database, output(MARK), ["id"])
         with pytest.raises(sqlite3.IntegrityError):
             self._write(database, output("7fffffffabcdabcd_2"), ["id"])
-        assert database.execute(output(MARK).look()).fetchall() == [(MARK,)]
+        assert database.execute(output(MARK).select_mark()).fetchall() == [(MARK,)]
         rows = database.execute("SELECT * FROM orders ORDER BY id").fetchall()
         assert rows == [(1, 11, "kept"), (2, 12, None)]
         drafts = database.execute(output(MARK).drafts()).fetchall()
@@ -213,7 +213,7 @@ class TestSqlite:
         database.execute(output.create_tokens())
         with pytest.raises(sqlite3.IntegrityError):
             self._write(database, output, [])
-        assert database.execute(output.look()).fetchall() == []
+        assert database.execute(output.select_mark()).fetchall() == []
         assert database.execute("SELECT count(*) FROM orders").fetchall() == [(1,)]
 
     def test_keys_that_several_rows_have_are_counted(self, database: sqlite3.Connection) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from triggerer.errors import OutputRefused
 from triggerer.worker.output import Output
-from triggerer.worker.output.places import open_place
+from triggerer.worker.output.folders import folder_at
 from triggerer.worker.output.writing import Names, Writing
 
 FIRST: Final = "0123456789abcdef_1"
@@ -56,4 +56,4 @@ def test_what_is_no_spark_frame_is_refused_in_a_sentence() -> None:
 )
 def test_a_path_that_a_connect_client_cannot_serve_is_refused(path: str, said: str) -> None:
     with pytest.raises(OutputRefused, match=said):
-        open_place(object(), path)  # type: ignore[arg-type]
+        folder_at(object(), path)  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def session() -> FakeSession:
 
 @pytest.fixture
 def watch(session: FakeSession) -> Any:
-    """A watch that looks when the test calls `_look`."""
+    """A watch that looks when the test calls `_read_stages`."""
     watch = ProgressWatch(lambda _: None, every_s=3600)
     watch.follow(session)  # type: ignore[arg-type]
     yield watch
@@ -72,12 +72,12 @@ def test_stages_add_up_and_a_stage_that_is_no_longer_active_is_read_once_more(
 ) -> None:
     assert watch.progress() is None
     session.stages, session.active = {3: FakeStage(10, 4, 100)}, [3]
-    watch._look()  # noqa: SLF001
+    watch._read_stages()  # noqa: SLF001
     progress = watch.progress()
     assert progress is not None
     assert progress.total == SparkProgress(1, 0, 10, 4, 0, 100, 0, 800)
     session.stages, session.active = {3: FakeStage(10, 10, 250), 4: FakeStage(2, 1, 0)}, [4]
-    watch._look()  # noqa: SLF001
+    watch._read_stages()  # noqa: SLF001
     progress = watch.progress()
     assert progress is not None
     assert progress.total == SparkProgress(2, 1, 12, 11, 0, 250, 0, 2000)
@@ -89,10 +89,10 @@ def test_a_task_has_the_stages_that_were_first_seen_in_its_last_try(
 ) -> None:
     session.stages, session.active = {1: FakeStage(1, 0, 0)}, [1]
     watch.begin_task("a")
-    watch._look()  # noqa: SLF001
+    watch._read_stages()  # noqa: SLF001
     watch.begin_task("a")  # the second try
     session.stages[2], session.active = FakeStage(4, 1, 10), [1, 2]
-    watch._look()  # noqa: SLF001
+    watch._read_stages()  # noqa: SLF001
     progress = watch.progress()
     assert progress is not None
     assert [stage.stage_id for stage in progress.tasks["a"].newest_stages] == [2]
@@ -111,7 +111,7 @@ def test_the_end_of_a_failed_task_does_not_ask_spark(
 ) -> None:
     watch.begin_task("a")
     session.stages, session.active = {1: FakeStage(3, 1, 0)}, [1]
-    watch._look()  # noqa: SLF001
+    watch._read_stages()  # noqa: SLF001
     session.stages = {}
     ended = watch.end_task("a", has_succeeded=False)
     assert ended is not None
@@ -127,7 +127,7 @@ def test_tasks_side_by_side_are_told_apart_by_their_pools(
         own_task.reset(token)
     session.stages = {1: FakeStage(1, 0, 0, pool="b"), 2: FakeStage(1, 0, 0, pool="users")}
     session.active = [1, 2]
-    watch._look()  # noqa: SLF001
+    watch._read_stages()  # noqa: SLF001
     progress = watch.progress()
     assert progress is not None
     assert progress.total.stages == 2

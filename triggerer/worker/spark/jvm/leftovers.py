@@ -27,7 +27,7 @@ _DEFAULT: Final = "default"
 _ENDING_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.01
 
-Kept = Mapping[str, Any]
+Baseline = Mapping[str, Any]
 """The Java objects that `remember` returns, by name. `clear` does not remove them."""
 
 
@@ -60,7 +60,7 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     """
     gateway, scala = context._gateway, context._jsc.sc()  # noqa: SLF001
     java = _Classes(gateway)
-    kept = {
+    baseline = {
         "context": context._jsc,  # noqa: SLF001
         "session": session._jsparkSession,  # noqa: SLF001
         "listeners": java["java.util.ArrayList"](scala.listenerBus().listeners()),
@@ -69,11 +69,11 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     }
     for name in _ADDED:
         added = _added(java, scala, name)
-        kept[name] = java["java.util.HashSet"](*([] if added is None else [added]))
+        baseline[name] = java["java.util.HashSet"](*([] if added is None else [added]))
     # The names of all Java objects that Python refers to now, including the objects above and this set itself.
     bindings = java["java.util.HashSet"](_bindings(gateway).keySet())
     bindings.add(bindings._target_id)  # noqa: SLF001
-    return kept | {"bindings": bindings}
+    return baseline | {"bindings": bindings}
 
 
 def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
@@ -85,7 +85,9 @@ def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
     return {name: kinds.get(name, JavaObject)(one, client) for name, one in names.items()}
 
 
-def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: str) -> None:
+def clear(
+    gateway: Any, baseline: Baseline, *, pid: int, log_level: str, python_daemon: str
+) -> None:
     """Undo a run's changes to the JVM outside the run's session, and end the run's jobs and queries.
 
     The calling process must not have Java objects of its own yet, because this function would remove them.
@@ -97,8 +99,8 @@ def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: 
     Raises:
         Exception: An error of Py4J: the JVM is gone, or hangs in an operation.
     """
-    java, scala = _Classes(gateway), kept["context"].sc()
-    shared = kept["session"].sharedState()
+    java, scala = _Classes(gateway), baseline["context"].sc()
+    shared = baseline["session"].sharedState()
     _stop_work(scala, shared)
     end_python_workers(pid, python_daemon)
     if not shared.cacheManager().isEmpty():
@@ -107,14 +109,14 @@ def clear(gateway: Any, kept: Kept, *, pid: int, log_level: str, python_daemon: 
         rdd.unpersist(False)
     shared.globalTempViewManager().clear()
     listeners = java["java.util.ArrayList"](scala.listenerBus().listeners())
-    listeners.removeAll(kept["listeners"])
+    listeners.removeAll(baseline["listeners"])
     for listener in listeners:
         scala.removeSparkListener(listener)
-    _restore_settings(java, scala, kept, log_level)
+    _restore_settings(java, scala, baseline, log_level)
     for name, forget in _ADDED.items():
-        _remove_added(java, scala, name, forget, kept[name])
+        _remove_added(java, scala, name, forget, baseline[name])
     # This comes last, because it also removes the Java objects that this function has used.
-    _bindings(gateway).keySet().retainAll(kept["bindings"])
+    _bindings(gateway).keySet().retainAll(baseline["bindings"])
 
 
 def end_python_workers(jvm: int, python_daemon: str) -> None:
@@ -160,16 +162,16 @@ def _stop_work(scala: Any, shared: Any) -> None:
         scala.cancelAllJobs()
 
 
-def _restore_settings(java: _Classes, scala: Any, kept: Kept, log_level: str) -> None:
+def _restore_settings(java: _Classes, scala: Any, baseline: Baseline, log_level: str) -> None:
     system = java["java.lang.System"]
-    if not system.getProperties().equals(kept["properties"]):
-        system.setProperties(kept["properties"].clone())
+    if not system.getProperties().equals(baseline["properties"]):
+        system.setProperties(baseline["properties"].clone())
     hadoop = scala.hadoopConfiguration()
     now = hadoop.getPropsWithPrefix("")
-    if not now.equals(kept["hadoop"]):
-        for name in set(now.keySet()) - set(kept["hadoop"].keySet()):
+    if not now.equals(baseline["hadoop"]):
+        for name in set(now.keySet()) - set(baseline["hadoop"].keySet()):
             hadoop.unset(name)
-        for name, value in kept["hadoop"].items():
+        for name, value in baseline["hadoop"].items():
             if now.get(name) != value:
                 hadoop.set(name, value)
     if log_level != _log_level(java):
@@ -195,12 +197,12 @@ def _added(java: _Classes, scala: Any, name: str) -> Any:
     return None if inner is None else java.as_java(inner).keySet()
 
 
-def _remove_added(java: _Classes, scala: Any, name: str, forget: str, kept: Any) -> None:
+def _remove_added(java: _Classes, scala: Any, name: str, forget: str, baseline: Any) -> None:
     added = _added(java, scala, name)
-    theirs = set() if added is None else set(added) - set(kept)
+    theirs = set() if added is None else set(added) - set(baseline)
     if not theirs:
         return
-    added.retainAll(kept)
+    added.retainAll(baseline)
     folder = Path(java["org.apache.spark.SparkFiles"].getRootDirectory())
     server = scala.env().rpcEnv().fileServer()
     for address in theirs:

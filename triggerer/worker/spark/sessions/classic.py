@@ -144,7 +144,7 @@ def open_classic(
         settings, installation, environment, app_name, extra_java_options, streams
     )
     try:
-        with jvm.laid_over_environment(environment), interrupt_handler_kept():
+        with jvm.laid_over_environment(environment), restoring_interrupt_handler():
             SparkContext(
                 conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
             )
@@ -324,7 +324,7 @@ def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def interrupt_handler_kept() -> Iterator[None]:
+def restoring_interrupt_handler() -> Iterator[None]:
     """Restore SIGINT's handler after the block, because PySpark replaces it. Python's default is not restored."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark.jvm import gateway as jvm
 from triggerer.worker.spark.jvm import leftovers as jvm_leftovers
-from triggerer.worker.spark.sessions.classic import interrupt_handler_kept
+from triggerer.worker.spark.sessions.classic import restoring_interrupt_handler
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _READ_BY_PYSPARK: Final = ("spark.master", "spark.app.name", "spark.home")
 _EXECUTOR_ENVIRONMENT: Final = "spark.executorEnv."
 _CLASSES_OF_PYSPARK: Final = ("PythonAccumulatorV2", "PythonUtils")
-_held: Final[list[Any]] = []
+_strong_references: Final[list[Any]] = []
 """Python objects that must stay alive, because Py4J removes a Java object when its Python object is deleted."""
 
 
@@ -37,7 +37,7 @@ class SharedDriver:
     """The settings that PySpark reads while a process attaches. Without this copy, PySpark would ask the JVM four
     questions for each setting.
     """
-    kept: dict[str, str]
+    baseline: dict[str, str]
     """Py4J's names of the Java objects of `leftovers.remember`."""
     log_level: str
     python_daemon: str
@@ -55,8 +55,8 @@ def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
     gateway = context._gateway  # noqa: SLF001
     process = jvm.process_of(gateway)
     assert process is not None
-    kept = jvm_leftovers.remember(context, session)
-    _held.append(kept)
+    baseline = jvm_leftovers.remember(context, session)
+    _strong_references.append(baseline)
     parameters, conf = gateway.gateway_parameters, context.getConf()
     return SharedDriver(
         pid=process.pid,
@@ -64,7 +64,7 @@ def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
         secret=parameters.auth_token,
         environment=dict(environment),
         conf={key: value for key, value in conf.getAll() if _is_read(key)},
-        kept={name: value._target_id for name, value in kept.items()},  # noqa: SLF001
+        baseline={name: value._target_id for name, value in baseline.items()},  # noqa: SLF001
         log_level=jvm_leftovers.log_level_of(context),
         python_daemon=conf.get("spark.python.daemon.module", "pyspark.daemon"),
     )
@@ -80,27 +80,27 @@ def attach(driver: SharedDriver) -> SparkSession:
     from pyspark.sql import SparkSession
 
     try:
-        with jvm.laid_over_environment(driver.environment), interrupt_handler_kept():
+        with jvm.laid_over_environment(driver.environment), restoring_interrupt_handler():
             gateway: Any = jvm.connect(driver.port, driver.secret)
             # Set these attributes before the first call, which may fail. PySpark's handler of Java's errors uses them,
             # and is installed already if this process has had another session.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             _name_in_full(gateway.jvm, client)
-            kept = jvm_leftovers.recall(driver.kept, client)
-            _held.append(kept)
-            if kept["context"].sc().isStopped():
+            baseline = jvm_leftovers.recall(driver.baseline, client)
+            _strong_references.append(baseline)
+            if baseline["context"].sc().isStopped():
                 raise SubmitFailed("Spark's context was stopped")
             jvm_leftovers.clear(
                 gateway,
-                kept,
+                baseline,
                 pid=driver.pid,
                 log_level=driver.log_level,
                 python_daemon=driver.python_daemon,
             )
             conf = SparkConf(loadDefaults=False).setAll(list(driver.conf.items()))
-            context = SparkContext(gateway=gateway, jsc=kept["context"], conf=conf)
-            session = SparkSession(context, kept["session"].newSession())
+            context = SparkContext(gateway=gateway, jsc=baseline["context"], conf=conf)
+            session = SparkSession(context, baseline["session"].newSession())
             # Make the session's state now, because this takes a while. Otherwise the first query would wait for it.
             session._jsparkSession.sessionState()  # noqa: SLF001
             return session

@@ -169,7 +169,7 @@ class SimulatedExecutor:
         self._leases_lost += 1
         self._kill_workers()
 
-    def mark_lease_kept(self, guard: SimulatedGuard) -> None:
+    def mark_lease_acquired(self, guard: SimulatedGuard) -> None:
         self.guard = guard
         self._is_lease_held = True
         self._sweeps.ask()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Place(Protocol):
+class OutputFolder(Protocol):
     """A folder for Parquet files. `drafts` describes the methods."""
 
     identity: str
@@ -28,18 +28,18 @@ class Place(Protocol):
     def discard(self, name: str, mark: str) -> None: ...
 
 
-def open_place(spark: SparkSession, path: str) -> Place:
+def folder_at(spark: SparkSession, path: str) -> OutputFolder:
     """Return the folder at this path, for the file system that the session writes to.
 
     Raises:
         OutputRefused: In a Connect client's session, the path is relative, or is not on the server's file system.
     """
     if hasattr(spark, "_jsparkSession"):
-        return _PlaceOfDriver(spark, path)
-    return _PlaceOfServer(spark, path)
+        return _DriverFolder(spark, path)
+    return _ServerFolder(spark, path)
 
 
-class _PlaceOfDriver:
+class _DriverFolder:
     """A folder that this process reaches directly, or through the JVM of its session."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -62,7 +62,7 @@ class _PlaceOfDriver:
         drafts.discard(self._files, self._root, name, mark)
 
 
-class _PlaceOfServer:
+class _ServerFolder:
     """A folder on the file system of a Connect server, which executes the functions of `drafts` in Python."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:

@@ -8,7 +8,7 @@ from triggerer.domain.dags import DAG
 from triggerer.domain.runs import TaskState
 
 
-def kept_tasks(dag: DAG, kept: Mapping[str, TaskState]) -> dict[str, TaskState]:
+def reused_tasks(dag: DAG, finished: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
     The return value of a task exists only in the memory of its run's process. So a successful task is executed again if
@@ -16,10 +16,10 @@ def kept_tasks(dag: DAG, kept: Mapping[str, TaskState]) -> dict[str, TaskState]:
     recorded twice.
 
     Args:
-        kept: The final states of tasks that need not be executed again. Tasks that the file no longer has are ignored.
-            New tasks of the file are executed.
+        finished: The final states of tasks that need not be executed again. Tasks that the file no longer has are
+            ignored. New tasks of the file are executed.
     """
-    left = {task_id: state for task_id, state in kept.items() if task_id in dag.tasks}
+    left = {task_id: state for task_id, state in finished.items() if task_id in dag.tasks}
     executed = [task for task_id, task in dag.tasks.items() if task_id not in left]
     while executed:
         for result in executed.pop().arguments.results():
