@@ -13,7 +13,7 @@ from triggerer.operations.audit import Action, record
 from triggerer.processes.instance_ids import is_known_dead
 from triggerer.store.database.sqlite.exclusive import lock_exclusively
 from triggerer.store.database.transactions import Database, database_now
-from triggerer.store.streams.leases import unexpired_instances
+from triggerer.store.streams.leases import all_live_instances
 from triggerer.store.streams.marks import begin_incarnation
 from triggerer.store.watchers.restored import SetBack, begin_restoration, set_back_watchers
 
@@ -54,7 +54,7 @@ async def mark_restored(
                 )
             if database.dialect != "sqlite":
                 # On SQLite the lock is enough.
-                _refuse_if_used(await unexpired_instances(session))
+                _refuse_if_used(await all_live_instances(session))
             start = backup_time - margin
             watchers = await set_back_watchers(session, start, now=now)
             await begin_restoration(session, start, now=now)

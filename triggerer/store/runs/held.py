@@ -134,7 +134,7 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
         reread: The files that were read since the last call. If such a file loads, runs of its DAGs that are held for
             some seconds are released too.
     """
-    rows = (await session.execute(_held())).all()
+    rows = (await session.execute(_select_held_runs())).all()
     loads = [
         row
         for row in rows
@@ -167,12 +167,12 @@ async def release_due(
     is_repaired = and_(
         _RUNS.c.held_until == NEVER, or_(DagFile.is_broken.is_not(True), Dag.is_stale)
     )
-    query = _held()
+    query = _select_held_runs()
     query = query.where(or_(due, is_repaired) if holds else or_(due, ~is_blocked))
     return await _release(session, (await session.execute(query)).all())
 
 
-def _held() -> Select[int, str, datetime | None, str, bool, bool]:
+def _select_held_runs() -> Select[int, str, datetime | None, str, bool, bool]:
     return (
         select(
             DagRun.id, DagRun.dag_id, DagRun.held_until, Dag.path, Dag.is_stale, DagFile.is_broken
