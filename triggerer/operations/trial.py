@@ -175,7 +175,7 @@ async def _execute(
             prewarm=False,
         ),
     )
-    log = _Follower(Path(log_path(str(home), trial.dag_id, run_id)), on_log)
+    log = _FileTail(Path(log_path(str(home), trial.dag_id, run_id)), on_log)
     with database.wakeups.subscribe(Signal.RUNS_ENDED) as ends:
         async with anyio.create_task_group() as tasks:
             await tasks.start(executor.run)
@@ -193,7 +193,7 @@ async def _has_ended(database: Database, dag_id: str, run_id: str) -> bool:
     return RunState(run.state).is_final
 
 
-class _Follower:
+class _FileTail:
     """Reads a file as it grows. The file may not exist yet."""
 
     def __init__(self, path: Path, on_log: Callable[[bytes], None]) -> None:

@@ -16,7 +16,12 @@ from triggerer.observability.target_names import target_names
 from triggerer.processes.instance_ids import host_and_pid, new_instance_id
 from triggerer.service.metrics import MOST_LANES, DatabaseGauges, StreamMetrics, gathered
 from triggerer.service.status import Readiness
-from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
+from triggerer.service.supervising import (
+    Runs,
+    retry_while_unavailable,
+    unless_it_returns,
+    without_status,
+)
 from triggerer.store.database.transactions import Database
 from triggerer.worker.spark.settings import SUBMIT, mode_of
 
@@ -368,5 +373,5 @@ async def _stay_registered(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    await once_it_answers(registration.renew, patience)
+    await retry_while_unavailable(registration.renew, patience)
     await registration.keep(task_status=task_status)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
-class Copy:
+class LogCopy:
     """The copy of one run's log. It may not exist."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -61,7 +61,7 @@ def copy_url(ship: str, row: RunView) -> str | None:
 
 
 @asynccontextmanager
-async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
+async def open_copy(ship: str, row: RunView) -> AsyncIterator[LogCopy | None]:
     """Yield the copy of a run's log, or None if `copy_url` returns None.
 
     Args:
@@ -76,7 +76,7 @@ async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
     require_sdk()
     place = Place.of(ship)
     async with open_bucket(place.bucket) as bucket:
-        yield Copy(bucket, _key_of(place, row))
+        yield LogCopy(bucket, _key_of(place, row))
 
 
 def _key_of(place: Place, row: RunView) -> str:

@@ -15,7 +15,7 @@ from triggerer.store.database.sqlite.exclusive import lock_exclusively
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.streams.leases import all_live_instances
 from triggerer.store.streams.marks import begin_incarnation
-from triggerer.store.watchers.restored import SetBack, begin_restoration, set_back_watchers
+from triggerer.store.watchers.restored import RestoredWatcher, begin_restoration, set_back_watchers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Restored:
     backup_time: datetime
     start: datetime
     """Logs are read again from this instant on."""
-    watchers: tuple[SetBack, ...]
+    watchers: tuple[RestoredWatcher, ...]
 
 
 async def mark_restored(
