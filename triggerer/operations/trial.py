@@ -38,7 +38,7 @@ _TRIAL: Final = Actor("test", Role.ADMIN, CLI)
 
 
 @dataclass(frozen=True, slots=True)
-class GivenEvent:
+class TrialEvent:
     """An event that the run takes. `asset` is the name or the URI of the event's asset."""
 
     asset: str
@@ -57,7 +57,7 @@ class Trial:
 
     dag_id: str
     dags_folder: Path
-    events: Sequence[GivenEvent] = ()
+    events: Sequence[TrialEvent] = ()
     params: Mapping[str, Any] | None = None
     logical_date: datetime | None = None
     partition_key: str | None = None

@@ -360,11 +360,11 @@ def _log_shipper(settings: Settings, instance_id: str) -> LogShipper | None:
         return None
     from triggerer.executor.log_shipping import LogShipper
     from triggerer.shipped_logs.bucket import require_sdk
-    from triggerer.shipped_logs.places import Place
+    from triggerer.shipped_logs.destinations import LogDestination
 
     require_sdk()
     host, _ = host_and_pid(instance_id)
-    return LogShipper(settings.core.home, Place.of(settings.logs.ship), host)
+    return LogShipper(settings.core.home, LogDestination.of(settings.logs.ship), host)
 
 
 async def _stay_registered(

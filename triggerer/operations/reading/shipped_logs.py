@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from triggerer.domain.runs import RunState
 from triggerer.processes.instance_ids import host_and_pid
 from triggerer.shipped_logs.bucket import Bucket, ObjectPart, open_bucket, require_sdk
-from triggerer.shipped_logs.places import Place
+from triggerer.shipped_logs.destinations import LogDestination
 
 if TYPE_CHECKING:
     from triggerer.store.listing.views import RunView
@@ -56,8 +56,8 @@ def copy_url(ship: str, row: RunView) -> str | None:
     """
     if not ship or row.executor is None or not RunState(row.state).is_final:
         return None
-    place = Place.of(ship)
-    return place.url_of(_key_of(place, row))
+    destination = LogDestination.of(ship)
+    return destination.url_of(_key_of(destination, row))
 
 
 @asynccontextmanager
@@ -74,12 +74,12 @@ async def open_copy(ship: str, row: RunView) -> AsyncIterator[LogCopy | None]:
         yield None
         return
     require_sdk()
-    place = Place.of(ship)
-    async with open_bucket(place.bucket) as bucket:
-        yield LogCopy(bucket, _key_of(place, row))
+    destination = LogDestination.of(ship)
+    async with open_bucket(destination.bucket) as bucket:
+        yield LogCopy(bucket, _key_of(destination, row))
 
 
-def _key_of(place: Place, row: RunView) -> str:
+def _key_of(destination: LogDestination, row: RunView) -> str:
     assert row.executor is not None
     host, _ = host_and_pid(row.executor)
-    return place.key_of(host, row.dag_id, row.run_id)
+    return destination.key_of(host, row.dag_id, row.run_id)
