@@ -15,7 +15,7 @@ from tests.executor.tasks.test_callbacks import DAG as CALLED_BACK
 from tests.services.log_bucket import LogBucket, open_log_bucket
 from triggerer.executor.log_shipping import LogShipper
 from triggerer.shipped_logs.bucket import CHUNK_BYTES, open_bucket
-from triggerer.shipped_logs.places import Place
+from triggerer.shipped_logs.destinations import LogDestination
 from triggerer.worker.logs.limit import LogLimit
 
 PRINTS = """
@@ -34,7 +34,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogBucket]:
 
 
 def shipper_of(house: House, bucket: LogBucket) -> LogShipper:
-    return LogShipper(house.home, Place.of(bucket.url), "here")
+    return LogShipper(house.home, LogDestination.of(bucket.url), "here")
 
 
 @asynccontextmanager

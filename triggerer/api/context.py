@@ -38,7 +38,7 @@ class DatabaseUse:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._inside = 0
-        self._places = anyio.Semaphore(POOL_SIZE)
+        self._limiter = anyio.Semaphore(POOL_SIZE)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -47,7 +47,7 @@ class DatabaseUse:
         Raises:
             ServerBusy: Too many requests use the database, or the queries took longer than `STATEMENT_TIMEOUT`.
         """
-        async with self._place(), self._explaining(), self._database.reading() as session:
+        async with self._admit(), self._explaining(), self._database.reading() as session:
             await self._limit(session)
             with await _interrupted_in_time(session):
                 yield session
@@ -60,19 +60,19 @@ class DatabaseUse:
             ServerBusy: Too many requests use the database, or on PostgreSQL a query took longer than
                 `STATEMENT_TIMEOUT`. Nothing was written.
         """
-        async with self._place(), self._explaining(), self._database.transaction() as session:
+        async with self._admit(), self._explaining(), self._database.transaction() as session:
             await self._limit(session)
             yield session
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _admit(self) -> AsyncIterator[None]:
         if self._inside >= MOST_INSIDE:
             raise ServerBusy(
                 f"the API has {MOST_INSIDE} requests at work", hint="ask again in a second"
             )
         self._inside += 1
         try:
-            async with self._places:
+            async with self._limiter:
                 yield
         finally:
             self._inside -= 1

@@ -17,7 +17,7 @@ from triggerer.api.context import ApiContext
 from triggerer.domain.log_requests import LONGEST_REQUEST, VALID_S, LogRequest
 from triggerer.errors import BucketError, NoLog, ServerBusy
 from triggerer.operations.reading.run_logs import no_log, unreadable
-from triggerer.operations.reading.shipped_logs import Copy, open_copy
+from triggerer.operations.reading.shipped_logs import LogCopy, open_copy
 from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import RunView
@@ -58,7 +58,7 @@ class LogReader:
         """The run. Its state may be newer than at the start of the request."""
         self._api = api
         self._resources = resources
-        self._copy: Copy | None = None
+        self._copy: LogCopy | None = None
         """The copy in the bucket. Set when the log could not be read from a machine, and used from then on."""
 
     async def read(self, start: int, limit: int) -> LogPart:
@@ -81,7 +81,7 @@ class LogReader:
             self._copy = copy
             return await self._read_copy(copy, start, limit)
 
-    async def _find_copy(self) -> Copy | None:
+    async def _find_copy(self) -> LogCopy | None:
         ship = self._api.settings.logs.ship
         with _unavailable():
             async with AsyncExitStack() as opened:
@@ -92,7 +92,7 @@ class LogReader:
                 await self._resources.enter_async_context(opened.pop_all())
                 return copy
 
-    async def _read_copy(self, copy: Copy, start: int, limit: int) -> LogPart:
+    async def _read_copy(self, copy: LogCopy, start: int, limit: int) -> LogPart:
         with _unavailable():
             part = await copy.read(start, limit)
         if part is None:

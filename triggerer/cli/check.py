@@ -80,7 +80,7 @@ def _inspect(
     from triggerer.dag_processing import CheckedSources, check_guarantees, check_sources, parse_once
     from triggerer.operations.connections import share_connections
 
-    async def look() -> tuple[ParsedFolder, CheckedSources, CheckedGuarantees]:
+    async def check_folder() -> tuple[ParsedFolder, CheckedSources, CheckedGuarantees]:
         allowed = settings.core.allowed_trigger_modules
         parsed = await parse_once(
             folder,
@@ -105,7 +105,7 @@ def _inspect(
     # The broker clients log each attempt to connect. Users see only the outcome, so turn logging off.
     logging.disable()
     try:
-        return anyio.run(look)
+        return anyio.run(check_folder)
     finally:
         logging.disable(logging.NOTSET)
 

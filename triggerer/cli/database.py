@@ -14,7 +14,7 @@ from triggerer.cli.terminal.session import settings_for, this_user, with_databas
 if TYPE_CHECKING:
     from triggerer.operations.cleaning import Cleaned
     from triggerer.store.database.transactions import Database
-    from triggerer.store.schema.migrate import Standing
+    from triggerer.store.schema.migrate import SchemaStatus
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command()(restored)
@@ -39,7 +39,7 @@ def migrate(
     registered.
     """
 
-    async def work(database: Database) -> tuple[bool, str, Standing]:
+    async def work(database: Database) -> tuple[bool, str, SchemaStatus]:
         from triggerer.operations.migrating import migrate as upgrade
         from triggerer.store.schema.migrate import Phase, check
 
@@ -47,15 +47,15 @@ def migrate(
         changed = await upgrade(database, this_user(), phase=phase)
         return changed, database.name, await check(database)
 
-    changed, name, standing = with_database(config, work, create=True)
+    changed, name, status = with_database(config, work, create=True)
     print_answer(
         {
             "database": name,
             "changed": changed,
-            "revision": standing.revision,
-            "left": standing.left,
+            "revision": status.revision,
+            "left": status.left,
         },
-        f"{name}: {'upgraded' if changed else 'nothing to do'}{_left(standing)}",
+        f"{name}: {'upgraded' if changed else 'nothing to do'}{_left(status)}",
         json=json,
     )
 
@@ -64,24 +64,24 @@ def migrate(
 def check(json: options.Json = False, config: options.Config = None) -> None:
     """Check that the database answers and that this release works with its schema; exit code 1 if not."""
 
-    async def work(database: Database) -> tuple[str, Standing]:
+    async def work(database: Database) -> tuple[str, SchemaStatus]:
         from triggerer.store.schema.migrate import check
 
         return database.name, await check(database)
 
-    name, standing = with_database(config, work)
+    name, status = with_database(config, work)
     print_answer(
-        {"database": name, "ok": True, "revision": standing.revision, "left": standing.left},
-        f"{name}: ok{_left(standing)}",
+        {"database": name, "ok": True, "revision": status.revision, "left": status.left},
+        f"{name}: ok{_left(status)}",
         json=json,
     )
 
 
-def _left(standing: Standing) -> str:
+def _left(status: SchemaStatus) -> str:
     """Return a further line if migrations wait for `--after`."""
-    if not standing.left:
+    if not status.left:
         return ""
-    left = counted(len(standing.left), "migration")
+    left = counted(len(status.left), "migration")
     return f"\nonce all services are upgraded: triggerer db migrate --after ({left})"
 
 

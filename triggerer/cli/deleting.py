@@ -63,9 +63,9 @@ def delete_dag(
     if not yes:
 
         async def ask(session: AsyncSession) -> int:
-            from triggerer.operations.deleting import look_at_dag
+            from triggerer.operations.deleting import check_deletable
 
-            return (await look_at_dag(session, dag_id)).runs
+            return (await check_deletable(session, dag_id)).runs
 
         runs = counted(read(config, ask), "run")
         if not sys.stdin.isatty():

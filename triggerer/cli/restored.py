@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from triggerer.operations.restoring.marking import Restored
     from triggerer.operations.restoring.sources import Source
     from triggerer.store.database.transactions import Database
-    from triggerer.store.watchers.restored import SetBack
+    from triggerer.store.watchers.restored import RestoredWatcher
 
 
 def restored(
@@ -108,7 +108,7 @@ def _find_sources(settings: Settings, done: Restored) -> Mapping[str, Source]:
         logging.disable(logging.NOTSET)
 
 
-_SAID: Final = {
+_TEXTS: Final = {
     "log": "from {start} on",
     "queue": "nothing that was acknowledged after the backup",
     "stored": "from its position in the backup on",
@@ -117,22 +117,22 @@ _SAID: Final = {
 }
 
 
-def _kind(one: SetBack, sources: Mapping[str, Source]) -> str:
+def _kind(one: RestoredWatcher, sources: Mapping[str, Source]) -> str:
     if one.start is not None:
         return str(sources[one.stream_id].kind)
     return "stored" if one.has_bookmark else "live"
 
 
-def _error(one: SetBack, sources: Mapping[str, Source]) -> str | None:
+def _error(one: RestoredWatcher, sources: Mapping[str, Source]) -> str | None:
     return None if one.start is None else sources[one.stream_id].error
 
 
-def _comes_back(one: SetBack, sources: Mapping[str, Source]) -> str:
+def _comes_back(one: RestoredWatcher, sources: Mapping[str, Source]) -> str:
     start = None if one.start is None else readable(one.start)
-    return _SAID[_kind(one, sources)].format(start=start, error=_error(one, sources))
+    return _TEXTS[_kind(one, sources)].format(start=start, error=_error(one, sources))
 
 
-def _set_back_to(one: SetBack, sources: Mapping[str, Source]) -> datetime | None:
+def _set_back_to(one: RestoredWatcher, sources: Mapping[str, Source]) -> datetime | None:
     return one.start if _kind(one, sources) in {"log", "unknown"} else None
 
 

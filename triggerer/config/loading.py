@@ -64,10 +64,10 @@ def load_settings(
         for given in keys.values()
         for name in variable_in(given.value)
     }
-    built["core"], built["database"] = _place(
+    built["core"], built["database"] = _resolve_paths(
         built["core"], built["database"], sources, environ, base
     )
-    built["api"] = _place_certificate(built["api"], sources, environ, base)
+    built["api"] = _resolve_certificate_paths(built["api"], sources, environ, base)
     remember_secrets_in("", {name: asdict(section) for name, section in built.items()})
     remember_targets(built["notify"].urls)
     for keys in connections.values():
@@ -103,7 +103,7 @@ def load_connections(environ: Mapping[str, str] | None = None) -> Connections:
     return Connections(written, file, environ)
 
 
-def _place(
+def _resolve_paths(
     core: CoreSettings,
     database: DatabaseSettings,
     sources: Mapping[tuple[str, ...], str],
@@ -116,16 +116,16 @@ def _place(
     relative to `home`. Any other path of a folder is relative to the working directory.
     """
 
-    def placed(key: str, value: Path, default_base: Path) -> Path:
+    def absolute(key: str, value: Path, default_base: Path) -> Path:
         is_from_file = _is_from_file(sources["core", key], environ)
         return (base if is_from_file else default_base) / expand_user(value)
 
-    home = placed("home", core.home, Path()).resolve()
+    home = absolute("home", core.home, Path()).resolve()
     defaulted = sources["core", "dags_folder"] == "default"
     # Links are not resolved: a deployment may switch a link to the next version while the service runs.
     dags_folder = Path(
         os.path.abspath(  # noqa: PTH100
-            placed("dags_folder", core.dags_folder, home if defaulted else Path())
+            absolute("dags_folder", core.dags_folder, home if defaulted else Path())
         )
     )
     for key, path in (("home", home), ("dags_folder", dags_folder)):
@@ -135,7 +135,7 @@ def _place(
     return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)
 
 
-def _place_certificate(
+def _resolve_certificate_paths(
     api: ApiSettings,
     sources: Mapping[tuple[str, ...], str],
     environ: Mapping[str, str],
@@ -146,7 +146,7 @@ def _place_certificate(
     A path in the file is relative to the file's folder, and any other path to the working directory.
     """
 
-    def placed(key: str, value: Path | None) -> Path | None:
+    def absolute(key: str, value: Path | None) -> Path | None:
         if value is None:
             return None
         return (base if _is_from_file(sources["api", key], environ) else Path()) / expand_user(
@@ -155,8 +155,8 @@ def _place_certificate(
 
     return replace(
         api,
-        tls_certificate=placed("tls_certificate", api.tls_certificate),
-        tls_key=placed("tls_key", api.tls_key),
+        tls_certificate=absolute("tls_certificate", api.tls_certificate),
+        tls_key=absolute("tls_key", api.tls_key),
     )
 
 

@@ -70,7 +70,7 @@ class Settings:
             remember_secrets_in("", connection)
 
     @property
-    def names_dags_folder(self) -> bool:
+    def is_dags_folder_configured(self) -> bool:
         """Whether the DAGs folder was configured. A configured folder must exist; the default folder may be missing."""
         return self.sources["core", "dags_folder"] != "default"
 

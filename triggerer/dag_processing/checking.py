@@ -32,7 +32,7 @@ class ParsedFolder:
     unreadable: tuple[Problem, ...] = ()
     """The part of `errors` that is about files and folders that cannot be read."""
 
-    def in_place_of(self, incumbents: Incumbents) -> ParsedFolder:
+    def merged_with(self, incumbents: Incumbents) -> ParsedFolder:
         """Return the result that the DAG processor would get if the store already had the definitions `incumbents`.
 
         A file that is broken or cannot be read keeps its stored definitions. If two files contradict each other, the

@@ -62,7 +62,7 @@ async def check_guarantees(
     streams = {watcher.stream_digest: watcher for watcher in reversed(watchers)}
     found: dict[str, PromisedGuarantee | Exception] = {}
 
-    async def look(watcher: ParsedWatcher) -> None:
+    async def check_watcher(watcher: ParsedWatcher) -> None:
         try:
             kind = load_trigger_class(
                 watcher.classpath, dags_folder=dags_folder, allowed_modules=allowed_modules
@@ -79,7 +79,7 @@ async def check_guarantees(
 
     async with anyio.create_task_group() as tasks:
         for watcher in streams.values():
-            tasks.start_soon(look, watcher)
+            tasks.start_soon(check_watcher, watcher)
     results: list[CheckedGuarantee] = []
     errors: list[Problem] = []
     warnings: list[Problem] = []

@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 _CLOSE_TIMEOUT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
 """A busy parser that is silent for longer than the file timeout plus this time is killed."""
-_LOOKS: Final = 8
+_SILENT_PERIODS: Final = 8
 """The time for which a busy parser may be silent is divided into this number of periods, each with its own timer.
 
 A single long timer could expire at once when a service that was suspended (SIGSTOP) continues.
@@ -191,9 +191,9 @@ class ParserProcess:
         """Kill a parser that does not answer in time: a file may have stopped it (SIGSTOP) or corrupted its memory."""
         patience_s = self._settings.file_timeout.total_seconds() + _SILENCE_S
         silent = 0
-        while silent < _LOOKS:
+        while silent < _SILENT_PERIODS:
             before = self._frames
-            await anyio.sleep(patience_s / _LOOKS)
+            await anyio.sleep(patience_s / _SILENT_PERIODS)
             is_busy = self._begun or self._offered
             silent = silent + 1 if is_busy and self._frames == before else 0
         _log.error("the DAG parser does not answer, and is ended", patience_s=patience_s)

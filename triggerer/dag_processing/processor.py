@@ -83,7 +83,7 @@ class DagProcessor:
         known = None if pools is None else frozenset(pools)
         settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout, pools=known)
         self._parser = Parsers(settings, self._take)
-        self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
+        self._watch = FolderWatch(self._folder, self._scan_soon, interval_s=self._interval_s)
         self._seen = Scanned({})
         """The files of the folder. A part that cannot be read now has the files of an earlier scan."""
         self._parsed: dict[str, ParsedFile] = {}
@@ -107,13 +107,13 @@ class DagProcessor:
         """The files whose definitions are in the store."""
         self._is_scanning = False
         self._has_stored = False
-        self._has_closed = False
+        self._is_full_read_awaited = False
         """True if new streams, or a restored database, wait until all files that were seen have been read."""
         self._due = math.inf
         """When to write without a new result, because a missing file will count as deleted then."""
         self._away: frozenset[str] = frozenset()
         self._hint = AutoResetEvent()
-        self._news = AutoResetEvent()
+        self._write_requested = AutoResetEvent()
         self._thread = OwnThread()
 
     @property
@@ -148,18 +148,18 @@ class DagProcessor:
         if parsed.path in self._seen.files and not self._seen.hides(parsed.path):
             self._parsed[parsed.path] = parsed
             self._reread.add(parsed.path)
-            self._has_news()
+            self._request_write()
             if parsed.is_broken:
                 # The file may have vanished before it was read. The next scan shows that.
-                self._look_soon()
-        self._open_streams()
+                self._scan_soon()
+        self._request_write_if_all_read()
 
-    def _look_soon(self) -> None:
+    def _scan_soon(self) -> None:
         self._hint.set()
 
-    def _has_news(self) -> None:
+    def _request_write(self) -> None:
         self._is_dirty = True
-        self._news.set()
+        self._write_requested.set()
 
     @property
     def _is_reading(self) -> bool:
@@ -173,10 +173,10 @@ class DagProcessor:
             or any(until > now for until in self._vanished.values())
         )
 
-    def _open_streams(self) -> None:
+    def _request_write_if_all_read(self) -> None:
         """Write the definitions once no file is being read. New streams wait for that write."""
-        if self._has_closed and not self._is_reading:
-            self._has_news()
+        if self._is_full_read_awaited and not self._is_reading:
+            self._request_write()
 
     async def _scan(self) -> None:
         before = self._seen
@@ -202,15 +202,15 @@ class DagProcessor:
             del self._gone_at[path]
         self._patience_s = min(self._interval_s, 2 * self._patience_s)
         if before.ignored != self._seen.ignored:
-            self._has_news()
+            self._request_write()
         if gone or before.unreadable != self._seen.unreadable:
             self._patience_s = min(self._interval_s, _RETRY_S)
-            self._has_news()
+            self._request_write()
         paths = outdated(before, self._seen, self._parsed)
         self._record_changes(paths, started)
         if paths:
             self._parser.parse_nowait(sorted(paths))
-        self._open_streams()
+        self._request_write_if_all_read()
 
     def _record_changes(self, changed: set[str], scan_started: float) -> None:
         """Remember which files have just changed, and forget files that have been unchanged for `STABLE_AFTER_S`."""
@@ -221,7 +221,7 @@ class DagProcessor:
         # moment before it changes the modification time.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
-            self._has_news()
+            self._request_write()
 
     async def _scan_when_hinted(self) -> None:
         while True:
@@ -236,12 +236,12 @@ class DagProcessor:
         """Wait for something to write, and then at most `patience_s` for further results."""
         with anyio.CancelScope(deadline=min((self._due, *self._vanished.values()))):
             while not self._is_dirty:
-                await self._news.wait()
+                await self._write_requested.wait()
         now = anyio.current_time()
         self._vanished = {path: until for path, until in self._vanished.items() if until > now}
         with anyio.move_on_after(patience_s):
             while not self._parser.is_idle:
-                await self._news.wait()
+                await self._write_requested.wait()
 
     async def _store(self) -> None:
         try:
@@ -261,9 +261,9 @@ class DagProcessor:
             self._has_stored = True
             self._written = self._writing
             self._reread -= self._writing_reread
-            self._has_closed = changed.openings.are_closed or changed.is_restoring
-            self._open_streams()
-            self._tell(changed)
+            self._is_full_read_awaited = changed.openings.are_closed or changed.is_restoring
+            self._request_write_if_all_read()
+            self._finish_write(changed)
 
     async def _sync(self) -> Changed:
         # Results that arrive during this write cause another write.
@@ -315,7 +315,7 @@ class DagProcessor:
         }
         return {**known, **parsed, **as_broken_files(seen, self._folder), **as_files(seen.ignored)}
 
-    def _tell(self, changed: Changed) -> None:
+    def _finish_write(self, changed: Changed) -> None:
         missing = changed.missing
         self._gone_at = {p: at for p, at in self._gone_at.items() if p in missing.away}
         self._due = math.inf
@@ -332,9 +332,9 @@ class DagProcessor:
         if deleted := missing.deleted & changed.files:
             _log.info("DAG files are deleted", files=len(deleted), **names_if_few(paths=deleted))
         self._away = away
-        for problem in sorted(changed.errors, key=_place):
+        for problem in sorted(changed.errors, key=_file_and_line):
             _log.error("DAG file", **problem.to_json())
-        for problem in sorted(changed.warnings, key=_place):
+        for problem in sorted(changed.warnings, key=_file_and_line):
             _log.warning("DAG file", **problem.to_json())
         if changed.dag_ids or changed.stream_digests:
             _log.info(
@@ -345,5 +345,5 @@ class DagProcessor:
             )
 
 
-def _place(problem: Problem) -> tuple[str, int]:
+def _file_and_line(problem: Problem) -> tuple[str, int]:
     return problem.file, problem.line or 0

@@ -51,9 +51,9 @@ def scan(folder: Path) -> Scanned:
     cannot be read counts as unreadable, even if the error says that there is no such file. Otherwise all files would
     seem gone if the folder vanished during the scan.
     """
-    found = _look(folder)
+    found = _scan_once(folder)
     # A file that is deleted after it was listed seems unreadable. A second scan shows that it is gone.
-    return _look(folder) if found.unreadable else found
+    return _scan_once(folder) if found.unreadable else found
 
 
 def scan_again(folder: Path, before: Scanned) -> Scanned:
@@ -63,11 +63,13 @@ def scan_again(folder: Path, before: Scanned) -> Scanned:
 
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
     """Merge a scan with the previous one. Parts that are out of sight now keep their former files."""
-    unmounted = {below for below in now.devices if _is_unmounted(below, before, now)}
-    told = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
-    seen = Scanned(now.files, dict(sorted((now.unreadable | told).items())))
+    unmounted = {relative for relative in now.devices if _is_unmounted(relative, before, now)}
+    reasons = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
+    seen = Scanned(now.files, dict(sorted((now.unreadable | reasons).items())))
     hidden = {path: stamp for path, stamp in before.files.items() if seen.hides(path)}
-    devices = {below: device for below, device in before.devices.items() if seen.hides(below)}
+    devices = {
+        relative: device for relative, device in before.devices.items() if seen.hides(relative)
+    }
     return Scanned(
         dict(sorted((hidden | now.files).items())),
         seen.unreadable,
@@ -76,16 +78,16 @@ def with_hidden(before: Scanned, now: Scanned) -> Scanned:
     )
 
 
-def _is_unmounted(below: str, before: Scanned, now: Scanned) -> bool:
+def _is_unmounted(relative: str, before: Scanned, now: Scanned) -> bool:
     """True if a file system was unmounted from this folder: it is empty now, and on another file system than before."""
-    if before.devices.get(below, now.devices[below]) == now.devices[below]:
+    if before.devices.get(relative, now.devices[relative]) == now.devices[relative]:
         return False
-    root = "" if below == HERE else f"{below}/"
+    root = "" if relative == HERE else f"{relative}/"
     had, has = (any(path.startswith(root) for path in one.files) for one in (before, now))
     return had and not has
 
 
-def _look(folder: Path) -> Scanned:
+def _scan_once(folder: Path) -> Scanned:
     files: dict[str, Stamp] = {}
     unreadable: dict[str, str] = {}
     devices: dict[str, int] = {}
@@ -93,24 +95,24 @@ def _look(folder: Path) -> Scanned:
     # Each folder with its ancestors, because a link back to an ancestor would make the scan endless.
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
-        below, above = waiting.pop()
+        relative, ancestors = waiting.pop()
         folders: list[str] = []
-        name = below.rstrip("/") or HERE
+        name = relative.rstrip("/") or HERE
         try:
-            status = (folder / below).stat()
+            status = (folder / relative).stat()
             identity = (status.st_dev, status.st_ino)
-            if identity in above:
+            if identity in ancestors:
                 continue
-            with os.scandir(folder / below) as entries:
+            with os.scandir(folder / relative) as entries:
                 for entry in entries:
                     if entry.name[0] != ".":
-                        path = f"{below}{entry.name}"
-                        _look_at(entry, path, files, unreadable, folders, ignored)
+                        path = f"{relative}{entry.name}"
+                        _classify(entry, path, files, unreadable, folders, ignored)
         except OSError as error:
             unreadable[name] = _reason(error)
         else:
-            above |= {identity}
-            waiting += [(found, above) for found in folders]
+            ancestors |= {identity}
+            waiting += [(found, ancestors) for found in folders]
             devices[name] = status.st_dev
     return Scanned(
         dict(sorted(files.items())),
@@ -120,7 +122,7 @@ def _look(folder: Path) -> Scanned:
     )
 
 
-def _look_at(
+def _classify(
     entry: os.DirEntry[str],
     path: str,
     files: dict[str, Stamp],

@@ -59,7 +59,7 @@ async def check_sources(
             kind = load_trigger_class(
                 watcher.classpath, dags_folder=dags_folder, allowed_modules=allowed_modules
             )
-            await _look(kind, watcher.kwargs, limit, deadline.total_seconds())
+            await _check_source(kind, watcher.kwargs, limit, deadline.total_seconds())
         except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
             failures[watcher.stream_digest] = error
         await take_back_stray_cancellations()
@@ -83,7 +83,7 @@ async def check_sources(
     )
 
 
-async def _look(
+async def _check_source(
     kind: type[BaseEventTrigger], kwargs: dict[str, Any], scope: anyio.CancelScope, seconds: float
 ) -> None:
     what = f"check_source() of {kind.__module__}.{kind.__qualname__}"

@@ -26,19 +26,19 @@ class _FolderId(NamedTuple):
 
 
 class FolderWatch:
-    """Calls `tell` when something below the folder may have changed. The caller finds out the details.
+    """Calls `on_change` when something below the folder may have changed. The caller finds out the details.
 
     The operating system watches a folder, not a path. It does not report when the folder is moved away, when a link in
     the path is switched, or when a file system is mounted at the path. So the path is looked up once a second. If the
-    path leads to another folder, the watch moves there, and `tell` is called.
+    path leads to another folder, the watch moves there, and `on_change` is called.
 
     Args:
         interval_s: How long to wait after a watch failed before trying again.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[], None], *, interval_s: float) -> None:
+    def __init__(self, folder: Path, on_change: Callable[[], None], *, interval_s: float) -> None:
         self._folder = folder
-        self._tell = tell
+        self._on_change = on_change
         self._interval_s = interval_s
         self._id = _folder_id(folder)
         self._end = anyio.Event()
@@ -53,9 +53,9 @@ class FolderWatch:
         await self._follow(self._id)
         while True:
             async with anyio.create_task_group() as tasks:
-                # `tell` is called when this task first suspends. By then the new watch is set up, so no change is
+                # `on_change` is called when this task first suspends. By then the new watch is set up, so no change is
                 # missed.
-                tasks.start_soon(_call, self._tell)
+                tasks.start_soon(_call, self._on_change)
                 await self._follow(self._id)
 
     def renew_nowait(self) -> None:
@@ -87,7 +87,7 @@ class FolderWatch:
                 recursive=True,
                 stop_event=end,
             ):
-                self._tell()
+                self._on_change()
                 if (Change.deleted, str(self._folder)) in changes:
                     # The watch is gone with the folder. A new folder may have the same inode, so a look-up of the path
                     # would see no difference.

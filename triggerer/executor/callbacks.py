@@ -96,9 +96,9 @@ class CallbackRunner:
                 await subscription.wait(self._sweep_every)
 
     async def _recover(self) -> None:
-        alone = self._database.dialect == "sqlite"
+        is_alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
-            given_up = await recover_calls(session, executor=self._executor, alone=alone)
+            given_up = await recover_calls(session, executor=self._executor, is_alone=is_alone)
         for run_id in given_up:
             _log.warning("callbacks were given up: their executors died", run=run_id)
 

@@ -122,15 +122,15 @@ class Claims:
         - A queued run with a request to cancel is cancelled, as by `to_cancel`.
         - A held run is released when its next try is due (`release_due`).
         """
-        alone = self._database.dialect == "sqlite"
+        is_alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
-            recovered = await recover_orphans(session, executor=self._executor, alone=alone)
+            recovered = await recover_orphans(session, executor=self._executor, is_alone=is_alone)
             ours = await queries.running_of(session, executor=self._executor)
             unknown = {pk: ours.pop(pk).epoch for pk in ours.keys() - known}
             await queries.requeue_runs(session, executor=self._executor, epochs=unknown)
             cancelled = await queries.cancel_queued(session)
             released = await release_due(
-                session, holds=self._holds_broken, executor=self._executor, alone=alone
+                session, holds_broken=self._holds_broken, executor=self._executor, is_alone=is_alone
             )
             if recovered.requeued or unknown or released:
                 announce(session, Signal.RUNS_QUEUED)

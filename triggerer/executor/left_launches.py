@@ -91,10 +91,10 @@ class LeftLaunches:
             await self._asked.wait_for(self._sweep_every_s)
 
     async def _end_some(self) -> None:
-        alone = self._database.dialect == "sqlite"
+        is_alone = self._database.dialect == "sqlite"
         async with self._database.reading() as session:
             found = await open_launches_of_ended_runs(
-                session, executor=self._executor, alone=alone, limit=_MOST
+                session, executor=self._executor, is_alone=is_alone, limit=_MOST
             )
         self._tries = {one.tag: self._tries[one.tag] for _, one in found if one.tag in self._tries}
         now = time.monotonic()

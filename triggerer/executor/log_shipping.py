@@ -22,7 +22,7 @@ from anyio.abc import TaskStatus
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import BucketError
 from triggerer.shipped_logs.bucket import CHUNK_BYTES, Bucket, open_bucket
-from triggerer.shipped_logs.places import Place
+from triggerer.shipped_logs.destinations import LogDestination
 from triggerer.synchronization import AutoResetEvent
 from triggerer.worker.logs.reading import parts_of
 
@@ -44,10 +44,10 @@ class LogShipper:
         host: The name of this machine, which is a part of the copies' keys.
     """
 
-    def __init__(self, home: Path, place: Place, host: str) -> None:
+    def __init__(self, home: Path, destination: LogDestination, host: str) -> None:
         self._logs = home.resolve() / "logs"
         self._markers = home.resolve() / "unshipped"
-        self._place = place
+        self._destination = destination
         self._host = host
         self._waiting: dict[str, None] = {}
         """Paths below the logs' folder, in the order of copying."""
@@ -79,7 +79,7 @@ class LogShipper:
         finally:
             with anyio.move_on_after(_LAST_S, shield=True), suppress(BucketError):
                 if self._waiting:
-                    async with open_bucket(self._place.bucket) as bucket:
+                    async with open_bucket(self._destination.bucket) as bucket:
                         await self._ship_waiting(bucket)
 
     async def _ship_all(self) -> None:
@@ -88,7 +88,7 @@ class LogShipper:
             if not self._waiting:
                 await self._changed.wait()
             try:
-                async with open_bucket(self._place.bucket) as bucket:
+                async with open_bucket(self._destination.bucket) as bucket:
                     while self._waiting:
                         await self._ship_waiting(bucket)
                         backoff.reset()
@@ -145,7 +145,7 @@ class LogShipper:
         try:
             # Without `aclosing`, the file would stay open until the generator is collected.
             async with aclosing(_chunks(self._logs / file)) as chunks:
-                await bucket.put(self._place.key_below(self._host, file), chunks)
+                await bucket.put(self._destination.key_below(self._host, file), chunks)
         except FileNotFoundError:
             # The run has no log on this machine, or its log was deleted.
             pass

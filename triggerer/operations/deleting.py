@@ -134,7 +134,7 @@ def _refuse_used(asset: DeletedAsset, use: AssetUse, *, with_queued: bool) -> No
         )
 
 
-async def look_at_dag(session: AsyncSession, dag_id: str) -> DagUse:
+async def check_deletable(session: AsyncSession, dag_id: str) -> DagUse:
     """Check that a DAG can be deleted, and return its file and the number of its runs.
 
     Raises:
@@ -171,7 +171,7 @@ async def delete_dag(database: Database, actor: Actor, dag_id: str) -> DeletedDa
     while True:
         async with database.transaction() as session:
             await lock_folder(session)
-            use = await look_at_dag(session, dag_id)
+            use = await check_deletable(session, dag_id)
             if is_first:
                 before = {"path": use.path, "runs": use.runs}
                 await record(session, actor, Action.DAG_DELETE, dag_id, before=before)

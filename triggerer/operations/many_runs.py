@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.actors import Actor
 from triggerer.errors import DagError, MoveRefused, UnknownDag
-from triggerer.operations.runs import check_tasks, clear_run, refuse_gone, retry_run
+from triggerer.operations.runs import check_tasks, clear_run, refuse_stale, retry_run
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import DagView
@@ -102,7 +102,7 @@ async def plan_repeats(
         if run.dag_id not in dags:
             (dags[run.dag_id],) = await list_dags(session, dag=run.dag_id, limit=1)
         dag = dags[run.dag_id]
-        refuse_gone(run.dag_id, is_stale=dag.is_stale, path=dag.path)
+        refuse_stale(run.dag_id, is_stale=dag.is_stale, path=dag.path)
         check_tasks(run.dag_id, dag.tasks, tasks)
 
     after = 0

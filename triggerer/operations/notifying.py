@@ -55,9 +55,9 @@ async def test_targets(urls: Mapping[str, str], writer: Writer) -> list[TestedTa
     message = writer.write_test()
     errors: dict[int, str | None] = {}
 
-    async def note(id_: int, error: str | None) -> None:
+    async def record_error(id_: int, error: str | None) -> None:
         errors[id_] = error
 
     messages = {name: [(number, message)] for number, name in enumerate(names)}
-    await send_messages(urls, messages, note, deadline=_DEADLINE)
+    await send_messages(urls, messages, record_error, deadline=_DEADLINE)
     return [TestedTarget(name, errors[number]) for number, name in enumerate(names)]

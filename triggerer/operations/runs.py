@@ -157,7 +157,7 @@ async def clear_run(
     return ordered
 
 
-def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
+def refuse_stale(dag_id: str, *, is_stale: bool, path: str) -> None:
     """Check that the DAG is still in its file.
 
     Raises:
@@ -190,7 +190,7 @@ async def _lock(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun:
         raise MoveRefused(
             f"the run {run_id!r} is {run.state}", hint="triggerer runs cancel ends it"
         )
-    refuse_gone(dag_id, is_stale=run.is_stale, path=run.path)
+    refuse_stale(dag_id, is_stale=run.is_stale, path=run.path)
     return run
 
 

@@ -38,7 +38,7 @@ _TRIAL: Final = Actor("test", Role.ADMIN, CLI)
 
 
 @dataclass(frozen=True, slots=True)
-class GivenEvent:
+class TrialEvent:
     """An event that the run takes. `asset` is the name or the URI of the event's asset."""
 
     asset: str
@@ -57,7 +57,7 @@ class Trial:
 
     dag_id: str
     dags_folder: Path
-    events: Sequence[GivenEvent] = ()
+    events: Sequence[TrialEvent] = ()
     params: Mapping[str, Any] | None = None
     logical_date: datetime | None = None
     partition_key: str | None = None
@@ -176,7 +176,7 @@ async def _execute(
             prewarm=False,
         ),
     )
-    log = _Follower(Path(log_path(str(home), trial.dag_id, run_id)), on_log)
+    log = _FileTail(Path(log_path(str(home), trial.dag_id, run_id)), on_log)
     with database.wakeups.subscribe(Signal.RUNS_ENDED) as ends:
         async with anyio.create_task_group() as tasks:
             await tasks.start(executor.run)
@@ -194,7 +194,7 @@ async def _has_ended(database: Database, dag_id: str, run_id: str) -> bool:
     return RunState(run.state).is_final
 
 
-class _Follower:
+class _FileTail:
     """Reads a file as it grows. The file may not exist yet."""
 
     def __init__(self, path: Path, on_log: Callable[[bytes], None]) -> None:

@@ -217,7 +217,7 @@ def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
         case TypeError() if (explained := explain_unknown_argument(error)) is not None:
             reason, hint = explained.message, explained.hint
         case _:
-            reason = f"{type(error).__name__}: {_said_by(error)}"
+            reason = f"{type(error).__name__}: {_message_of(error)}"
             last = frames[-1] if frames else None
             if last is not None and last.filename != file and not last.filename.startswith("<"):
                 reason += f" (raised at {last.filename}:{last.lineno})"
@@ -234,7 +234,7 @@ def _import_hint(error: BaseException, file: str, line: int | None) -> str | Non
     return None
 
 
-def _said_by(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as other:  # noqa: BLE001  (users' code, too)

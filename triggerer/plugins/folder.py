@@ -146,7 +146,7 @@ class DagsFolder:
         parts = relative.removesuffix(".py").split("/")
         if parts[-1] == "__init__" and len(parts) > 1:
             parts.pop()
-        if all(part.isidentifier() for part in parts) and not self._is_taken(parts[0]):
+        if all(part.isidentifier() for part in parts) and not self._is_name_reserved(parts[0]):
             return ".".join(parts)
         readable = re.sub(r"\W+", "_", relative.removesuffix(".py"))
         return f"{_GENERATED}{readable}_{hashlib.sha256(os.fsencode(relative)).hexdigest()[:8]}"
@@ -255,7 +255,7 @@ class DagsFolder:
         paths = getattr(module, "__path__", None) or ()
         return any(str(path).startswith(self._prefix) for path in paths)
 
-    def _is_taken(self, name: str) -> bool:
+    def _is_name_reserved(self, name: str) -> bool:
         if name in sys.stdlib_module_names:
             return True
         root = str(self.root)

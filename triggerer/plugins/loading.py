@@ -129,7 +129,7 @@ def _import_file(
     try:
         if try_first is not None and not folder.has_imported(file):
             try_first(folder, file)
-        with _process_kept():
+        with _restoring_process_state():
             return folder.import_file(file)
     except PluginError as error:
         raise PluginError(
@@ -142,7 +142,7 @@ def _import_file(
 
 
 @contextmanager
-def _process_kept() -> Iterator[None]:
+def _restoring_process_state() -> Iterator[None]:
     """Restore the working directory and the logging setup after the block, which runs a user's file in the service."""
     with ExitStack() as undoing:
         undoing.callback(undo_changes)

@@ -47,12 +47,12 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
         Exception: A timetable from a plugin failed.
     """
     if dag.schedule is None:
-        return Look(dag.dag_id, holds=(*_standing(dag, _room(dag)), Hold.by_hand()))
+        return Look(dag.dag_id, holds=(*_blocking_holds(dag, _room(dag)), Hold.by_hand()))
     if isinstance(dag.schedule, OnPartitions):
         return _look_at_partitions(dag, at_most)
     free = _room(dag)
-    standing = _standing(dag, free)
-    room = 0 if standing else min(at_most, _room_for_one(dag, free))
+    blocking = _blocking_holds(dag, free)
+    room = 0 if blocking else min(at_most, _room_for_one(dag, free))
     upcoming = _Upcoming(dag)
     runs: list[NewRun] = []
     queue = _Queue(dag)
@@ -65,37 +65,37 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
             runs += _joint(dag, upcoming, queue, room)
         case _:
             runs += _triggered(dag, queue, room)
-    if runs and not standing:
-        standing = _after_runs(dag, len(runs), free)
+    if runs and not blocking:
+        blocking = _after_runs(dag, len(runs), free)
     # If counting stopped at the bound, more events may be queued, and more runs may be due than this look found.
     counted_short = dag.events_per_run is not None and any(
         asset.queued >= bound for asset in dag.waiting
     )
-    is_cut_short = bool(runs) and not standing and (len(runs) == room or counted_short)
-    holds = (*standing, *_missing(dag, upcoming, queue))
+    is_cut_short = bool(runs) and not blocking and (len(runs) == room or counted_short)
+    holds = (*blocking, *_missing(dag, upcoming, queue))
     return Look(dag.dag_id, tuple(runs), holds, upcoming.info, is_cut_short)
 
 
 def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
     queue = dag.partitions
     free = _room(dag)
-    standing = _standing(dag, free)
+    blocking = _blocking_holds(dag, free)
     if queue.is_behind:
         # Some events are not divided among the keys yet. A run that started now would miss them.
-        return Look(dag.dag_id, holds=standing, is_cut_short=not (dag.is_paused or dag.is_stale))
+        return Look(dag.dag_id, holds=blocking, is_cut_short=not (dag.is_paused or dag.is_stale))
     outside = _outside_dates(dag)
-    room = 0 if standing or outside else min(at_most, _room_for_one(dag, free))
+    room = 0 if blocking or outside else min(at_most, _room_for_one(dag, free))
     runs = tuple(
         NewRun(dag.dag_id, RunType.ASSET_TRIGGERED, partition_key=key) for key in queue.due[:room]
     )
     if runs:
-        standing = _after_runs(dag, len(runs), free)
+        blocking = _after_runs(dag, len(runs), free)
     is_left = len(queue.due) > len(runs)
     missing: tuple[Hold, ...] = () if outside is None else (outside,)
     if not is_left:
         missing += (Hold.partitions(queue.next_at),)
-    is_cut_short = is_left and bool(runs) and not standing
-    return Look(dag.dag_id, runs, (*standing, *missing), is_cut_short=is_cut_short)
+    is_cut_short = is_left and bool(runs) and not blocking
+    return Look(dag.dag_id, runs, (*blocking, *missing), is_cut_short=is_cut_short)
 
 
 def _room_for_one(dag: DagSnapshot, room: int) -> int:
@@ -106,7 +106,7 @@ def _room_for_one(dag: DagSnapshot, room: int) -> int:
     return min(room, 1) if dag.min_run_gap is not None or dag.depends_on_past else room
 
 
-def _standing(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
+def _blocking_holds(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
     """Return what keeps the DAG from starting any run, even if a run is due.
 
     Args:
@@ -129,11 +129,11 @@ def _standing(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
     return tuple(holds)
 
 
-def _after_runs(dag: DagSnapshot, made: int, room: int) -> tuple[Hold, ...]:
-    """Return what delays the next run once `made` new runs exist."""
+def _after_runs(dag: DagSnapshot, created: int, room: int) -> tuple[Hold, ...]:
+    """Return what delays the next run once `created` new runs exist."""
     holds: list[Hold] = []
-    if room <= made:
-        holds.append(Hold.cap(dag.active_runs + made, _cap(dag)))
+    if room <= created:
+        holds.append(Hold.cap(dag.active_runs + created, _cap(dag)))
     if dag.min_run_gap is not None:
         holds.append(Hold.gap(dag.now, dag.min_run_gap))
     if dag.depends_on_past:
@@ -178,7 +178,7 @@ class _Upcoming:
                 self.advance()
             if stored is not None and stored.run_after <= last:
                 stored = None
-        if stored is not None and stored.data_interval in dag.made:
+        if stored is not None and stored.data_interval in dag.covered_intervals:
             stored = None
         if not self.is_due and stored is not None and stored.run_after <= dag.now:
             self.info = stored
@@ -198,8 +198,8 @@ class _Upcoming:
     def _ask(self, last: DataInterval | None) -> DagRunInfo | None:
         """Ask for the run after `last`, and skip runs that exist already."""
         info = self._ask_once(last)
-        for _ in self._dag.made:
-            if info is None or info.data_interval not in self._dag.made:
+        for _ in self._dag.covered_intervals:
+            if info is None or info.data_interval not in self._dag.covered_intervals:
                 break
             before, info = info, self._ask_once(info.data_interval)
             if info == before:

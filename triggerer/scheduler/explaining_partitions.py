@@ -22,7 +22,7 @@ from triggerer.scheduler.dividing import (
 from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.dags.snapshots import CLOCK_STEP, DagRow
-from triggerer.store.dags.waiting import taken_by_runs
+from triggerer.store.dags.waiting import find_used_shares
 from triggerer.store.database.script import Script
 from triggerer.store.partitions.keys import (
     alias_names,
@@ -40,19 +40,19 @@ _MOST_KEYS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class KeyedPast:
-    """The events that earlier runs of some partition keys have taken."""
+    """The events that earlier runs of some partition keys use."""
 
     have_run: frozenset[str] = frozenset()
     """Keys for which a scheduler has created a run."""
-    taken: frozenset[tuple[str, int]] = frozenset()
-    """Pairs of a partition key and an event id: a run of this key has taken this event."""
+    used_shares: frozenset[tuple[str, int]] = frozenset()
+    """Pairs of a partition key and an event id: a run of this key uses this event."""
 
-    def without_taken(self, shares: Iterable[Share]) -> list[Share]:
-        """Return the shares that no run has taken."""
-        return [one for one in shares if (one.partition_key, one.event.id) not in self.taken]
+    def without_used(self, shares: Iterable[Share]) -> list[Share]:
+        """Return the shares that no run uses."""
+        return [one for one in shares if (one.partition_key, one.event.id) not in self.used_shares]
 
 
-NOTHING_TAKEN: Final = KeyedPast()
+NO_PAST: Final = KeyedPast()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     aliases = (yield from alias_names(dag_id)) if has_aliases else {}
     shares = partitioner.divide(queued, most=len(queued) * _MOST_KEYS).shares
     past = yield from past_of(dag_id, shares)
-    fresh = _parts(aliases, past.without_taken(shares))
+    fresh = _parts(aliases, past.without_used(shares))
     soon = row.now + CLOCK_STEP
     restarted = set((yield from keys_computed_after(dag_id, soon, limit=MOST_EVENTS)))
     keys = sorted({*fresh, *restarted, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
@@ -134,7 +134,7 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 
 
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
-    """Return which keys of these shares have had runs, and which of the shares a run has taken.
+    """Return which keys of these shares have had runs, and which of the shares a run uses.
 
     After a change of the schedule, the waiting events are divided among keys again. Before the change, a run may have
     taken an event for one key, while the event still waited for another key.
@@ -142,7 +142,7 @@ def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)
     asked = {(one.partition_key, one.event.id) for one in shares if one.partition_key in have_run}
-    return KeyedPast(have_run, (yield from taken_by_runs(dag_id, sorted(asked))))
+    return KeyedPast(have_run, (yield from find_used_shares(dag_id, sorted(asked))))
 
 
 def _parts(aliases: Mapping[int, frozenset[str]], shares: Sequence[Share]) -> dict[str, list[Part]]:

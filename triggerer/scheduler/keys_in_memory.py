@@ -14,7 +14,7 @@ from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions.dividing import KeyedEvent, Part, Partitioner, Share
 from triggerer.scheduler.dividing import begun_by, key_record, newest_at, queue_at
-from triggerer.scheduler.explaining_partitions import NOTHING_TAKEN, KeyedPast
+from triggerer.scheduler.explaining_partitions import NO_PAST, KeyedPast
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.partitions.keys import KnownKey
 
@@ -48,7 +48,7 @@ class KeysInMemory:
     _keys: dict[str, _Key] = field(default_factory=dict)
 
     def add(
-        self, events: Sequence[KeyedEvent], now: datetime, *, past: KeyedPast = NOTHING_TAKEN
+        self, events: Sequence[KeyedEvent], now: datetime, *, past: KeyedPast = NO_PAST
     ) -> None:
         """Divide events that one look of the scheduler would find.
 
@@ -57,7 +57,7 @@ class KeysInMemory:
         """
         touched: dict[str, list[Share]] = {}
         division = self.partitioner.divide(events, most=sys.maxsize)
-        for share in past.without_taken(division.shares):
+        for share in past.without_used(division.shares):
             touched.setdefault(share.partition_key, []).append(share)
         for name, shares in touched.items():
             key = self._keys.setdefault(name, _Key())

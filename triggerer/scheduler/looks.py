@@ -73,7 +73,7 @@ class DagSnapshot:
     stored_info: DagRunInfo | None = None
     """The timetable's last answer in the database. It is stored when a run is created, and when the DAG is changed,
     paused or unpaused. None: nothing is stored."""
-    made: frozenset[DataInterval] = frozenset()
+    covered_intervals: frozenset[DataInterval] = frozenset()
     """Data intervals that a backfill or an event-driven run covers already. The timetable's runs skip them."""
     last_run_at: datetime | None = None
     """When the last timed or event-driven run was created. Manual runs and backfills do not count."""

@@ -23,7 +23,7 @@ from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
 from triggerer.scheduler.ready import Alarms, ReadyQueue
 from triggerer.store.dags import candidates
-from triggerer.store.dags.candidates import Timed
+from triggerer.store.dags.candidates import DueTimes
 from triggerer.store.dags.snapshots import CLOCK_STEP
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import ALL, Announced, Signal, Wakeups
@@ -58,7 +58,7 @@ class Scheduler:
         sweep_interval: The longest delay of a DAG after a lost wake-up or a change of a clock.
         random: For the jitter of retries.
         find_candidates: Returns the ids of the DAGs with queued events, given a session.
-        find_timed: Returns when timetables make DAGs due, given a session.
+        find_due_times: Returns when DAGs are due, given a session.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Scheduler:
         sweep_interval: timedelta = SWEEP_INTERVAL,
         random: Random | None = None,
         find_candidates: Callable[[Any], Awaitable[list[str]]] = candidates.find_candidates,
-        find_timed: Callable[[Any], Awaitable[Timed]] = candidates.find_timed,
+        find_due_times: Callable[[Any], Awaitable[DueTimes]] = candidates.find_due_times,
     ) -> None:
         self._database = database
         self._wakeups = wakeups or database.wakeups
         self._limit = max(max_dagruns_to_create_per_loop, 1)
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
-        self._find_timed = find_timed
+        self._find_due_times = find_due_times
         # None on SQLite, which has one writer at a time. A lock costs nothing there, so planning without a lock would
         # save nothing.
         self._optimistic_planner = (
@@ -188,7 +188,7 @@ class Scheduler:
 
     async def _sweep(self) -> None:
         async with self._database.reading() as session:
-            timed = await self._find_timed(session)
+            due_times = await self._find_due_times(session)
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
@@ -196,19 +196,19 @@ class Scheduler:
         # the host's clock was set, timetables may have answered by the wrong time. In both cases, look at all timed
         # DAGs again. The first sweep looks at all of them too, because a clock may have been set while no scheduler
         # ran.
-        ahead = clock.now() - timed.now
+        ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None
-            or timed.now < self._swept_at
+            or due_times.now < self._swept_at
             or abs(ahead - self._ahead) > CLOCK_STEP
         )
-        self._swept_at, self._ahead = timed.now, ahead
+        self._swept_at, self._ahead = due_times.now, ahead
         here = anyio.current_time()
-        for dag_id, due in timed.due.items():
-            if may_be_set or due <= timed.now:
+        for dag_id, due in due_times.due.items():
+            if may_be_set or due <= due_times.now:
                 self._ready.add([dag_id], by_clock=True)
             else:
-                self._alarms.set(dag_id, here + (due - timed.now).total_seconds())
+                self._alarms.set(dag_id, here + (due - due_times.now).total_seconds())
 
     async def _plan(self, chunk: Sequence[str]) -> Plan:
         if (optimistic := self._optimistic_planner) is not None:

@@ -61,7 +61,7 @@ class OptimisticPlanner:
         run = found.runs[0]
         if len(found.runs) > 1 or run.info is not None or not is_next_run_stored(found, rows[0]):
             return None
-        return replace(plan, runs_created=1) if await self._make(run, rows[0]) else None
+        return replace(plan, runs_created=1) if await self._create(run, rows[0]) else None
 
     async def plan_many(self, dag_ids: Sequence[str]) -> Plan:
         """Create the due runs of these DAGs. Partitioned DAGs go through a transaction with locks.
@@ -78,7 +78,7 @@ class OptimisticPlanner:
         plain = [dag_id for dag_id in dag_ids if dag_id not in partitioned]
         plan = await self._plan_as_read([row for row in rows if row.dag_id in plain], plain)
         others = [dag_id for dag_id in dag_ids if dag_id in partitioned]
-        return plan.with_others(
+        return plan.combined_with(
             await self._database.perform(plan_locked(others, limit=self._limit, waits=False))
         )
 
@@ -92,16 +92,18 @@ class OptimisticPlanner:
         ]
         if not planned:
             return plan
-        made = await self._make_all(planned)
-        lost = tuple(dag.dag_id for dag in planned if dag.dag_id not in made)
+        created = await self._create_all(planned)
+        lost = tuple(dag.dag_id for dag in planned if dag.dag_id not in created)
         return replace(
             plan,
-            looks=tuple(_as_made(one, made) for one in plan.looks if one.dag_id not in lost),
+            looks=tuple(
+                _with_created(one, created) for one in plan.looks if one.dag_id not in lost
+            ),
             locked=lost,
-            runs_created=sum(made.values()),
+            runs_created=sum(created.values()),
         )
 
-    async def _make(self, run: NewRun, row: DagRow) -> bool:
+    async def _create(self, run: NewRun, row: DagRow) -> bool:
         """Create the run unless the DAG's row has changed; return whether the run was created."""
         assert row.version is not None
         step = CreateRun(
@@ -115,28 +117,28 @@ class OptimisticPlanner:
         )
         announced: Announced = {Signal.RUNS_QUEUED: {run.dag_id}}
         try:
-            made = await self._database.perform_step(step)
+            created = await self._database.perform_step(step)
         except OutcomeUnknown:
             # The transaction may have committed. An unnecessary wake-up does no harm.
             await self._database.announce_here(announced)
             raise
-        if made:
+        if created:
             await self._database.announce_here(announced)
-        return bool(made)
+        return bool(created)
 
-    async def _make_all(self, planned: Sequence[PlannedDag]) -> dict[str, int]:
+    async def _create_all(self, planned: Sequence[PlannedDag]) -> dict[str, int]:
         """Create the planned runs; return the number of new runs of each DAG whose row has not changed."""
         step = CreateRuns(planned, self._database.transport.sender)
         with_runs = {dag.dag_id for dag in planned if dag.runs}
         try:
-            made: dict[str, int] = dict(await self._database.perform_step(step))  # type: ignore[arg-type]
+            created: dict[str, int] = dict(await self._database.perform_step(step))  # type: ignore[arg-type]
         except OutcomeUnknown:
             # The transaction may have committed. An unnecessary wake-up does no harm.
             await self._database.announce_here({Signal.RUNS_QUEUED: with_runs} if with_runs else {})
             raise
-        if queued := {dag_id for dag_id, number in made.items() if number}:
+        if queued := {dag_id for dag_id, number in created.items() if number}:
             await self._database.announce_here({Signal.RUNS_QUEUED: queued})
-        return made
+        return created
 
 
 def _planned(found: Look, row: DagRow) -> PlannedDag | None:
@@ -161,11 +163,11 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
     return PlannedDag(found.dag_id, row.version, runs, None if is_shown else next_run)
 
 
-def _as_made(found: Look, made: dict[str, int]) -> Look:
+def _with_created(found: Look, created: dict[str, int]) -> Look:
     """Mark a DAG for another look if fewer runs were created than planned.
 
     A planned run is not created if the DAG already has a run with the same id. If the planned run is event-driven, its
     events are then still queued, so another look is needed.
     """
-    is_short = made.get(found.dag_id, len(found.runs)) < len(found.runs)
+    is_short = created.get(found.dag_id, len(found.runs)) < len(found.runs)
     return replace(found, is_cut_short=True) if is_short else found

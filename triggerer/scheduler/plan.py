@@ -44,7 +44,7 @@ class Plan:
     """When the rows were read, by the database's clock. None: no row was read."""
     runs_created: int = 0
 
-    def with_others(self, other: Plan) -> Plan:
+    def combined_with(self, other: Plan) -> Plan:
         """Return this plan together with one for other DAGs."""
         return Plan(
             self.looks + other.looks,

@@ -64,7 +64,7 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class SetBack:
+class ClockSetBack:
     """The moment at which the database's clock was set back.
 
     An event that was recorded before this moment may have a timestamp that is later than this moment. The caller of
@@ -117,7 +117,7 @@ def replay(
     members: Mapping[str, frozenset[Asset]],
     since: datetime,
     until: datetime,
-    set_back: SetBack | None = None,
+    set_back: ClockSetBack | None = None,
 ) -> Replayed:
     """Return the runs that a scheduler would have created between two instants.
 
@@ -153,7 +153,7 @@ class _Replay:
     definition: Definition
     members: Mapping[str, frozenset[Asset]]
     since: datetime
-    set_back: SetBack | None = None
+    set_back: ClockSetBack | None = None
     """None: the clock was not set back, or the replay has passed that moment."""
     before_id: int = 0
     """Events up to this id are from before the clock was set back."""
@@ -182,7 +182,7 @@ class _Replay:
         return Replayed(tuple(self.runs), self._left(), len(self.runs) >= MOST_RUNS)
 
     def _set_clock_back(
-        self, back: SetBack, now: datetime, wake: datetime | None
+        self, back: ClockSetBack, now: datetime, wake: datetime | None
     ) -> tuple[datetime, datetime | None]:
         """Set the clock back; return the present time of the replay, and when to look next."""
         now = max(now, back.at)

@@ -48,7 +48,9 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
         last_interval=DataInterval(*last_interval) if last_interval else None,
         last_run_after=last_after,
         stored_info=stored_info(first),
-        made=frozenset(DataInterval(*interval) for interval in first.made),
+        covered_intervals=frozenset(
+            DataInterval(*interval) for interval in first.covered_intervals
+        ),
         last_run_at=first.last_run_at,
         min_run_gap=_seconds(first.min_run_gap),
         quiet_period=_seconds(first.quiet_period),

@@ -16,7 +16,12 @@ from triggerer.observability.target_names import target_names
 from triggerer.processes.instance_ids import host_and_pid, new_instance_id
 from triggerer.service.metrics import MOST_LANES, DatabaseGauges, StreamMetrics, gathered
 from triggerer.service.status import Readiness
-from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
+from triggerer.service.supervising import (
+    Runs,
+    retry_while_unavailable,
+    unless_it_returns,
+    without_status,
+)
 from triggerer.store.database.transactions import Database
 from triggerer.worker.spark.settings import SUBMIT, mode_of
 
@@ -355,11 +360,11 @@ def _log_shipper(settings: Settings, instance_id: str) -> LogShipper | None:
         return None
     from triggerer.executor.log_shipping import LogShipper
     from triggerer.shipped_logs.bucket import require_sdk
-    from triggerer.shipped_logs.places import Place
+    from triggerer.shipped_logs.destinations import LogDestination
 
     require_sdk()
     host, _ = host_and_pid(instance_id)
-    return LogShipper(settings.core.home, Place.of(settings.logs.ship), host)
+    return LogShipper(settings.core.home, LogDestination.of(settings.logs.ship), host)
 
 
 async def _stay_registered(
@@ -368,5 +373,5 @@ async def _stay_registered(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    await once_it_answers(registration.renew, patience)
+    await retry_while_unavailable(registration.renew, patience)
     await registration.keep(task_status=task_status)

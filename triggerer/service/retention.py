@@ -40,7 +40,7 @@ class Retention:
     Args:
         ack_timeout: The longest time that a watcher has for a message.
         since: If the last cleaning lies in the future, because the database's clock was set back, nights count from
-            this instant. None: nights count from the first look.
+            this instant. None: nights count from the first check.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Retention:
         while True:
             delay = 0.0
             try:
-                await self.look()
+                await self.clean_if_due()
                 backoff.reset()
             except TriggererError as error:
                 # The store is away, or a log cannot be deleted. `triggerer health` shows the error. The next try may
@@ -80,7 +80,7 @@ class Retention:
                 _log.exception("a cleaning ended by a bug")
             await anyio.sleep(_LOOK_EVERY.total_seconds() + delay)
 
-    async def look(self) -> Cleaned | None:
+    async def clean_if_due(self) -> Cleaned | None:
         """Clean if a cleaning is due; return what was deleted. None: nothing was due, or another process cleans.
 
         Raises:
@@ -112,11 +112,11 @@ class Retention:
         return cleaned
 
     def _is_due(self, state: CleaningState, now: datetime) -> bool:
-        """Return whether a night has come since the last cleaning, or, before any cleaning, since the first look."""
+        """Return whether a night has come since the last cleaning, or, before any cleaning, since the first check."""
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
-        # If the clock was set back, the last cleaning lies ahead. Count the nights since the first look instead.
+        # If the clock was set back, the last cleaning lies ahead. Count the nights since the first check instead.
         return night_after(last if last <= now else self._since) <= now
 
     async def _cut(self, state: CleaningState, now: datetime) -> datetime | None:
@@ -185,14 +185,14 @@ class LogRetention:
         while True:
             delay = 0.0
             try:
-                await self.look()
+                await self.clean_if_due()
                 backoff.reset()
             except TriggererError as error:
                 delay = backoff.next_delay()
                 warn_seldom(_log, backoff.failures, "old logs were not deleted", error=str(error))
             await anyio.sleep(_LOOK_EVERY.total_seconds() + delay)
 
-    async def look(self) -> int:
+    async def clean_if_due(self) -> int:
         """Delete old logs if a night has come since the last time; return how many were deleted.
 
         Raises:

@@ -29,7 +29,7 @@ from triggerer.processes.signals import Interrupted, handling_stop_signals
 from triggerer.service.parts import ALL_PARTS, Part, start_api, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.status import Readiness, status_served
-from triggerer.service.supervising import once_it_answers, unless_it_returns
+from triggerer.service.supervising import retry_while_unavailable, unless_it_returns
 from triggerer.store.dags.listing import count_definitions
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.sqlite.exclusive import lock_exclusively
@@ -88,7 +88,7 @@ def run(
         PluginError: Code of a plugin ended the event loop.
     """
     _refuse_separate_services_on_sqlite(settings, parts)
-    if Part.DAG_PROCESSOR in parts and settings.names_dags_folder:
+    if Part.DAG_PROCESSOR in parts and settings.is_dags_folder_configured:
         # A configured folder that does not exist is most likely mistyped. The default folder may be created later.
         settings.get_dags_folder()
     if Part.EXECUTOR in parts:
@@ -181,7 +181,9 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         ExceptionGroup: A part failed; the block was cancelled.
     """
     patience = settings.database.start_timeout
-    start = partial(once_it_answers, patience=patience, waits_for_mending=_is_served(settings))
+    start = partial(
+        retry_while_unavailable, patience=patience, retries_refusals=_is_served(settings)
+    )
     if Part.SCHEDULER in parts and settings.notify.urls:
         from triggerer.notifications.sending import check_targets
 

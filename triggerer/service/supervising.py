@@ -25,17 +25,17 @@ class Runs(Protocol):
     async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
 
 
-async def once_it_answers(
-    ask: Callable[[], Awaitable[T]], patience: timedelta, *, waits_for_mending: bool = True
+async def retry_while_unavailable(
+    ask: Callable[[], Awaitable[T]], patience: timedelta, *, retries_refusals: bool = True
 ) -> T:
     """Repeat a query until the database answers, because a service and its database may start together.
 
     Args:
-        waits_for_mending: True: also wait while the database refuses, for example because a deployment is about to
+        retries_refusals: True: also wait while the database refuses, for example because a deployment is about to
             create the database's user.
     Raises:
         StoreUnavailable: The last error, after the database did not answer within `patience`. A refusal is raised at
-            once if `waits_for_mending` is false.
+            once if `retries_refusals` is false.
     """
     deadline = anyio.current_time() + patience.total_seconds()
     failures = 0
@@ -43,7 +43,7 @@ async def once_it_answers(
         try:
             return await ask()
         except StoreUnavailable as error:
-            is_final = isinstance(error, StoreRefused) and not waits_for_mending
+            is_final = isinstance(error, StoreRefused) and not retries_refusals
             if is_final or anyio.current_time() >= deadline:
                 raise
             failures += 1

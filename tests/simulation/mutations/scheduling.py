@@ -52,7 +52,7 @@ def a_due_moment_is_lost_at_the_cap() -> Replacements:
     right = decide._missing
 
     def missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[Hold]:
-        if decide._standing(dag, decide._room(dag)) and upcoming.is_due:
+        if decide._blocking_holds(dag, decide._room(dag)) and upcoming.is_due:
             upcoming.advance()
         return right(dag, upcoming, queue)
 

@@ -36,7 +36,7 @@ from triggerer.operations.backfills import (
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
 from triggerer.store.backfills.execution import advance
-from triggerer.store.dags.candidates import Timed
+from triggerer.store.dags.candidates import DueTimes
 from triggerer.store.dags.due_moments import renew_due_moments
 from triggerer.store.dags.snapshots import ReadDags
 from triggerer.store.database.script import Row
@@ -449,12 +449,12 @@ async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_loo
 
     postgres.perform_step = start_meanwhile  # type: ignore[method-assign]
 
-    async def find_both(session: AsyncSession) -> Timed:
+    async def find_both(session: AsyncSession) -> DueTimes:
         now = await database_now(session)
-        return Timed(now, {"d": now, "other": now})
+        return DueTimes(now, {"d": now, "other": now})
 
     with anyio.fail_after(60):
-        await Scheduler(postgres, find_timed=find_both).run_once()
+        await Scheduler(postgres, find_due_times=find_both).run_once()
     assert seen[:2] == [ReadDags, CreateRuns]
     assert sorted(await _days(postgres)) == list(range(1, 32))
 

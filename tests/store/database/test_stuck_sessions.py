@@ -22,7 +22,7 @@ async def test_a_process_stopped_in_a_statement_does_not_keep_its_locks(
     monkeypatch.setitem(postgres_primary.SETTINGS, "idle_in_transaction_session_timeout", "200")
     monkeypatch.setattr(stuck_sessions, "SENDS_NOTHING_FOR_S", 0.2)
     monkeypatch.setattr(stuck_sessions, "READS_FOR_S", 0.2)
-    monkeypatch.setattr(listening, "_LOOK", timedelta(seconds=0.1))
+    monkeypatch.setattr(listening, "_CHECK_INTERVAL", timedelta(seconds=0.1))
     async with postgres.transaction() as session:
         stream = Stream(digest="one", key="one")
         session.add(stream)

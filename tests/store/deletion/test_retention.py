@@ -54,7 +54,7 @@ def retention(database: Database, **settings: Any) -> Retention:
 
 
 async def a_night_passes(database: Database) -> None:
-    """Move the last cleaning, or the first look, to two days ago."""
+    """Move the last cleaning, or the first check, to two days ago."""
     async with database.transaction() as session:
         then = await database_now(session) - 2 * DAY
         await session.execute(update(CleaningTurn).values(made_at=then, succeeded_at=then))
@@ -80,12 +80,12 @@ async def old(database: Database) -> Database:
 async def test_data_goes_in_the_first_night_and_then_once_each_night(old: Database) -> None:
     service = retention(old)
     for _ in range(2):
-        assert await service.look() is None
+        assert await service.clean_if_due() is None
     await a_night_passes(old)
-    found = await service.look()
+    found = await service.clean_if_due()
     assert found is not None
     assert (found.asset_events, await events(old)) == (4, [5])
-    assert await service.look() is None
+    assert await service.clean_if_due() is None
     state = await state_of(old)
     assert (state.deleted["asset_events"], state.error, state.holder) == (4, None, None)
 
@@ -94,7 +94,7 @@ async def test_a_cleaning_that_fails_is_shown_counted_and_tried_again(
     old: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = retention(old)
-    await service.look()
+    await service.clean_if_due()
     await a_night_passes(old)
 
     async def refused(*_: Any, **__: Any) -> None:
@@ -104,27 +104,27 @@ async def test_a_cleaning_that_fails_is_shown_counted_and_tried_again(
         patched.setattr(cleaner, "clean_events", refused)
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
-                await service.look()
+                await service.clean_if_due()
     state = await state_of(old)
     assert (state.error, state.failures, state.holder) == ("as if the disk was full", 2, None)
-    assert await service.look() is not None
+    assert await service.clean_if_due() is not None
     state = await state_of(old)
     assert (state.error, state.failures) == (None, 2)
 
 
 async def test_one_cleaning_runs_at_a_time_until_its_process_is_dead(old: Database) -> None:
     service = retention(old)
-    await service.look()
+    await service.clean_if_due()
     await a_night_passes(old)
     dead = new_instance_id()
     async with old.transaction() as session:
         assert await begin_turn(session, dead)
     # The dead process has the turn, so neither another scheduler nor `db clean` may clean.
-    assert await service.look() is None
+    assert await service.clean_if_due() is None
     with pytest.raises(MoveRefused, match="a cleaning is under way"):
         await clean(old, TESTER, Limits(), ack_timeout=ACK)
     await set_expiry(old, -timedelta(seconds=1))
-    assert await service.look() is not None
+    assert await service.clean_if_due() is not None
     # If the first process was only slow, it must not continue, and its end changes nothing.
     async with old.transaction() as session:
         assert await begin_turn(session, "other")
@@ -152,20 +152,20 @@ async def test_a_wrong_clock_deletes_nothing_and_a_night_counts_after_it_was_set
     wrong = Retention(
         old, RetentionSettings(), ack_timeout=ACK, clock=SteadyClock(lambda: 0.0, lambda: here)
     )
-    await wrong.look()
+    await wrong.clean_if_due()
     await a_night_passes(old)
     with pytest.raises(TriggererError, match="differ by more than an hour"):
-        await wrong.look()
+        await wrong.clean_if_due()
     assert len(await events(old)) == 5
     # The last cleaning seems to lie a year ahead.
     service = retention(old)
     async with old.transaction() as session:
         ahead = datetime.now(UTC) + 365 * DAY
         await session.execute(update(CleaningTurn).values(succeeded_at=ahead))
-    assert await service.look() is None
+    assert await service.clean_if_due() is None
     since = datetime.now(UTC) - 2 * DAY
     service = Retention(old, RetentionSettings(), ack_timeout=ACK, since=since)
-    assert await service.look() is not None
+    assert await service.clean_if_due() is not None
 
 
 async def set_expiry(database: Database, ahead: timedelta) -> None:
@@ -183,9 +183,9 @@ async def test_a_log_goes_before_its_run_which_says_so(database: Database, tmp_p
         not_here = update(DagRun).where(DagRun.run_id == "last")
         await session.execute(not_here.values(executor="elsewhere:1:a"))
     service = retention(database)
-    await service.look()
+    await service.clean_if_due()
     await a_night_passes(database)
-    found = await service.look()
+    found = await service.clean_if_due()
     assert found is not None
     assert (found.logs, found.runs, log.exists(), elsewhere.exists()) == (1, 0, False, False)
     async with database.reading() as session:
@@ -201,10 +201,10 @@ async def test_an_executor_deletes_the_logs_of_its_machine(
 ) -> None:
     log = await with_log(database, tmp_path)
     service = LogRetention(database, 30 * DAY)
-    assert await service.look() == 0
+    assert await service.clean_if_due() == 0
     assert log.exists()
     service = LogRetention(database, 30 * DAY, since=await now_of(database) - 2 * DAY)
-    assert await service.look() == 1
+    assert await service.clean_if_due() == 1
     assert not log.exists()
     assert len(await runs_of(database, "maker")) == 2
 
@@ -244,9 +244,9 @@ async def test_the_audit_and_parked_messages_go_by_their_own_ages(old: Database)
                 )
             )
     service = retention(old, parked=10 * DAY)
-    await service.look()
+    await service.clean_if_due()
     await a_night_passes(old)
-    found = await service.look()
+    found = await service.clean_if_due()
     assert found is not None
     assert (found.audit, found.parked) == (1, 1)
     # The row of the cleaning itself is new.
@@ -271,14 +271,14 @@ async def test_a_full_database_loses_its_oldest_tenth_with_its_runs(database: Da
         )
     roomy, full = retention(database, max_events=10), retention(database, max_events=9)
     for _ in range(2):
-        assert await roomy.look() is None
-    found = await full.look()
+        assert await roomy.clean_if_due() is None
+    found = await full.clean_if_due()
     assert found is not None
     assert (found.runs, found.asset_events) == (2, 2)
     assert await events(database) == list(range(3, 11))
     assert len({run for _, run in await queue_of(database, "report")}) == 8
     # A bound starts the next cleaning after ten minutes at the earliest.
-    assert await retention(database, max_events=1).look() is None
+    assert await retention(database, max_events=1).clean_if_due() is None
 
 
 async def test_files_that_do_not_shrink_are_full_again_only_when_they_have_grown(
@@ -291,15 +291,15 @@ async def test_files_that_do_not_shrink_are_full_again_only_when_they_have_grown
 
     monkeypatch.setattr(cleaning_bounds, "database_bytes", measured)
     service = retention(old, max_bytes=900)
-    await service.look()
-    assert await service.look() is not None
+    await service.clean_if_due()
+    assert await service.clean_if_due() is not None
     is_file = old.path is None
     assert (await state_of(old)).full_bytes == (1_000 if is_file else None)
 
     async def later() -> bool:
         async with old.transaction() as session:
             await session.execute(update(CleaningTurn).values(began_at=NOW))
-        return await service.look() is not None
+        return await service.clean_if_due() is not None
 
     assert await later() is not is_file
     size = 1_100
@@ -315,9 +315,9 @@ async def test_the_keys_of_a_deleted_run_are_free_even_if_events_never_go(old: D
             first.values(source_dag_id="d", source_run_id="gone", idempotency_key="d/gone/0")
         )
     service = retention(old, events=None)
-    await service.look()
+    await service.clean_if_due()
     await a_night_passes(old)
-    assert await service.look() is not None
+    assert await service.clean_if_due() is not None
     async with old.reading() as session:
         key = await session.scalar(select(AssetEvent.idempotency_key).where(AssetEvent.id == 1))
         assert await session.scalar(select(func.count()).select_from(QueuedAssetEvent)) == 0

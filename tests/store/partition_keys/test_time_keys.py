@@ -253,4 +253,6 @@ async def test_runs_of_partitions_ahead_that_were_made_before_the_clock_was_set_
             )  # fmt: skip
     async with database.reading() as session:
         (row,) = await perform(session, read_dags(["report"], bound=1))
-    assert {start for start, _ in row.made} == {hour_of(at) + 6 * HOUR for at in moments[1:]}
+    assert {start for start, _ in row.covered_intervals} == {
+        hour_of(at) + 6 * HOUR for at in moments[1:]
+    }

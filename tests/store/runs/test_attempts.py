@@ -66,7 +66,7 @@ async def claim_one(database: Database, executor: str = ME, connect: str | None 
 
 async def recover(database: Database, executor: str = OTHER) -> None:
     async with database.transaction() as session:
-        await recover_orphans(session, executor=executor, alone=True)
+        await recover_orphans(session, executor=executor, is_alone=True)
 
 
 async def attempts_of(database: Database, order: RunOrder) -> list[AttemptView]:
@@ -352,7 +352,7 @@ async def test_a_blocked_run_is_tried_again_when_its_time_has_come_and_not_befor
 
     async def released() -> list[str]:
         async with database.transaction() as session:
-            return await release_due(session, holds=holds, executor=OTHER, alone=False)
+            return await release_due(session, holds_broken=holds, executor=OTHER, is_alone=False)
 
     assert await released() == []
     async with database.transaction() as session:

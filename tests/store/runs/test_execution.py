@@ -73,7 +73,7 @@ async def test_runs_that_have_ended_slow_down_nothing_that_an_executor_asks(
             assert len(await perform(session, single_step(claim))) == 1
             assert len(await running_of(session, executor="me")) == 1
             await cancel_queued(session)
-            await recover_orphans(session, executor="me", alone=True)
+            await recover_orphans(session, executor="me", is_alone=True)
             counts.append(count)
     without, with_history = counts
     assert with_history < without * 1.5
@@ -91,7 +91,7 @@ async def test_a_run_that_is_cancelled_after_its_executor_died_has_no_running_ta
         session.add(TaskRun(run_pk=run.pk, task_id="t", state="running"))
         session.add(TaskRun(run_pk=run.pk, task_id="before", state="success"))
         await session.flush()
-        await recover_orphans(session, executor="me", alone=True)
+        await recover_orphans(session, executor="me", is_alone=True)
         if at_once:
             await request_cancel(session, run.pk)
         else:
@@ -135,7 +135,7 @@ async def _only_run(database: Database) -> DagRun:
 async def _recovered(database: Database, executor: str = "me") -> DagRun:
     """Let `executor` recover the only run from an executor that is dead, and return the run."""
     async with database.transaction() as session:
-        await recover_orphans(session, executor=executor, alone=True)
+        await recover_orphans(session, executor=executor, is_alone=True)
     return await _only_run(database)
 
 

@@ -112,11 +112,17 @@ async def test_an_attempt_that_cannot_load_its_file_is_held_and_does_not_count(
         delays.append(round((run.held_until - datetime.now(UTC)).total_seconds() / 5))
         assert await claim(database) == []
         async with database.transaction() as session:
-            assert await release_due(session, holds=True, executor="you", alone=False) == []
+            assert (
+                await release_due(session, holds_broken=True, executor="you", is_alone=False) == []
+            )
             await session.execute(update(DagRun).values(held_until=datetime.now(UTC)))
             # Another executor, which may have the package, tries before this one.
-            assert await release_due(session, holds=True, executor="me", alone=False) == []
-            assert await release_due(session, holds=True, executor="you", alone=False) == ["ill"]
+            assert (
+                await release_due(session, holds_broken=True, executor="me", is_alone=False) == []
+            )
+            assert await release_due(
+                session, holds_broken=True, executor="you", is_alone=False
+            ) == ["ill"]
     assert delays == [1, 2, 4]
 
 

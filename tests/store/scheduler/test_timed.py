@@ -23,7 +23,7 @@ from triggerer.domain.timetables import (
 )
 from triggerer.errors import RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.dags.candidates import find_timed
+from triggerer.store.dags.candidates import find_due_times
 from triggerer.store.dags.pausing import set_paused
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
@@ -344,7 +344,7 @@ async def test_due_dags_come_in_order_and_a_dag_without_a_timetable_never(
         )
     await add_dag(database, "paused", None, is_paused=True, next_run_after=now)
     async with database.reading() as session:
-        found = await find_timed(session)
+        found = await find_due_times(session)
     assert list(found.due.items()) == [(f"dag{n}", now + n * HOUR) for n in range(3)]
     assert (await shown(database, "report")).next_run_after == NEVER
 

@@ -13,7 +13,7 @@ from tests.actors import TESTER
 from tests.services.postgres import PostgresServer
 from triggerer.errors import ConfigurationError, StoreRefused
 from triggerer.operations.migrating import migrate
-from triggerer.service.supervising import once_it_answers
+from triggerer.service.supervising import retry_while_unavailable
 from triggerer.store.audit.listing import list_audit
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
@@ -150,7 +150,7 @@ async def test_two_services_that_start_together_upgrade_once(empty_store_url: st
         async with open_database(empty_store_url) as database:
             # While one connection switches a new file to WAL, SQLite refuses all others at once.
             patience = timedelta(seconds=30)
-            upgraded.append(await once_it_answers(lambda: upgrade(database), patience))
+            upgraded.append(await retry_while_unavailable(lambda: upgrade(database), patience))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(start)

@@ -12,10 +12,10 @@ LIMIT = timedelta(seconds=30)
 
 
 def changes(
-    never_read: dict[str, datetime | None], *new: str, is_start: bool = False, is_reading: bool
+    never_claimed: dict[str, datetime | None], *new: str, is_start: bool = False, is_reading: bool
 ) -> dict[str, Any]:
     return closings(
-        never_read,
+        never_claimed,
         new=set(new),
         is_reading=is_reading,
         is_start=is_start,

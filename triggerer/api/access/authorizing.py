@@ -134,7 +134,7 @@ class Guard:
         )
 
 
-async def still_counts(context: ApiContext, access: Access) -> bool:
+async def is_access_valid(context: ApiContext, access: Access) -> bool:
     """Return whether the client's token or session is still valid. Called at intervals during a streamed answer.
 
     If the database does not answer, the token or session counts as valid.

@@ -10,7 +10,7 @@ import orjson
 from litestar import Router
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from triggerer.api.access.authorizing import still_counts
+from triggerer.api.access.authorizing import is_access_valid
 from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
 from triggerer.api.parameters import Api, Caller
@@ -57,7 +57,7 @@ async def hints(api: ApiContext, access: Access) -> AsyncIterator[ServerSentEven
         while not api.closing.is_set() and anyio.current_time() < began + _LONGEST_S:
             if anyio.current_time() >= looked_at + _HEARTBEAT_S:
                 looked_at = anyio.current_time()
-                if not await still_counts(api, access):
+                if not await is_access_valid(api, access):
                     return
             hint = await _next_hint(api, subscription)
             if hint:

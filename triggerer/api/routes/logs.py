@@ -10,7 +10,7 @@ from litestar import Response, Router
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
-from triggerer.api.access.authorizing import still_counts
+from triggerer.api.access.authorizing import is_access_valid
 from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
@@ -115,7 +115,7 @@ async def _following(
                     return
                 looks += 1
                 if looks % _ASK_EVERY == 0:
-                    if not await still_counts(api, access):
+                    if not await is_access_valid(api, access):
                         return
                     try:
                         log.row = await _find(api, row.dag_id, row.run_id)

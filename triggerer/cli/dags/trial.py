@@ -14,7 +14,7 @@ from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.domain.text.one_line import one_line
 
 if TYPE_CHECKING:
-    from triggerer.operations.trial import GivenEvent, TrialResult
+    from triggerer.operations.trial import TrialEvent, TrialResult
 
 Events = Annotated[
     list[str] | None,
@@ -97,10 +97,10 @@ def try_(
         raise typer.Exit(1)
 
 
-def _parse_event(given: str) -> GivenEvent:
+def _parse_event(given: str) -> TrialEvent:
     import orjson
 
-    from triggerer.operations.trial import GivenEvent
+    from triggerer.operations.trial import TrialEvent
 
     # A URI may contain a "=". Split at the first "=" that JSON follows.
     for at, sign in enumerate(given):
@@ -110,10 +110,10 @@ def _parse_event(given: str) -> GivenEvent:
             orjson.loads(given[at + 1 :])
         except orjson.JSONDecodeError:
             continue
-        return GivenEvent(given[:at], options.parse_extra(given[at + 1 :], "--event"))
+        return TrialEvent(given[:at], options.parse_extra(given[at + 1 :], "--event"))
     if given.endswith("}"):
         wrong_use(f"--event {given}: the text after the = is not JSON")
-    return GivenEvent(given, {})
+    return TrialEvent(given, {})
 
 
 def _print_log(more: bytes) -> None:

@@ -47,7 +47,7 @@ def list_(
         )
 
     found = read_list(config, ask, dag=dag, asset=asset)
-    someone_waits = any(row.waiting_for for row in found)
+    has_waiting_runs = any(row.waiting_for for row in found)
     has_keys = any(row.partition_key is not None for row in found)
     print_list(
         found,
@@ -59,7 +59,7 @@ def list_(
             Column("took", Kind.MINOR),
             Column("error", Kind.TEXT),
             *([Column("partition key", Kind.TEXT)] if has_keys else []),
-            *([Column("waiting for", Kind.TEXT)] if someone_waits else []),
+            *([Column("waiting for", Kind.TEXT)] if has_waiting_runs else []),
         ),
         lambda row: (
             row.dag_id,
@@ -69,7 +69,7 @@ def list_(
             elapsed(row.started_at, row.ended_at),
             one_line(row.error),
             *([row.partition_key] if has_keys else []),
-            *([one_line(row.waiting_for)] if someone_waits else []),
+            *([one_line(row.waiting_for)] if has_waiting_runs else []),
         ),
         json=json,
         empty="No runs.",

@@ -49,7 +49,7 @@ async def follow_log(
     # `with_database` pauses the garbage collector, because most commands take a second. Following a run may take days.
     gc.enable()
     log = _GrowingLog(out)
-    follower = _Follower(log, anyio.current_time)
+    follower = _RunFollower(log, anyio.current_time)
     while True:
         async with database.reading() as session:
             row = await find(session, dag_id, run_id)
@@ -67,7 +67,7 @@ async def follow_log(
             follower.read_on(row)
 
 
-class _Follower:
+class _RunFollower:
     """Prints one run's log, and each change of the run's state. `follow_log` calls it at intervals."""
 
     def __init__(self, log: _GrowingLog, now: Callable[[], float]) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 
 def closings(
-    never_read: Mapping[str, datetime | None],
+    never_claimed: Mapping[str, datetime | None],
     *,
     new: Set[str],
     is_reading: bool,
@@ -23,18 +23,18 @@ def closings(
     """Return, by digest, the instant until which each stream must stay closed; None: the stream may be opened now.
 
     Args:
-        never_read: For each stream that no instance has claimed yet, the instant until which the stream is closed.
+        never_claimed: For each stream that no instance has claimed yet, the instant until which the stream is closed.
             None: the stream is not closed.
         new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
         is_start: True if the DAG processor reads files for the first time after its start. In this case, all streams of
-            `never_read` are closed, because the former DAG processor may have ended before it had read all files.
+            `never_claimed` are closed, because the former DAG processor may have ended before it had read all files.
         now: The database's time.
         limit: The longest time that a stream stays closed, in case the DAG processor hangs or dies.
     """
     if not is_reading:
-        return {digest: None for digest, until in never_read.items() if until is not None}
-    closing = never_read.keys() if is_start else new & never_read.keys()
+        return {digest: None for digest, until in never_claimed.items() if until is not None}
+    closing = never_claimed.keys() if is_start else new & never_claimed.keys()
     return dict.fromkeys(closing, now + limit)
 
 

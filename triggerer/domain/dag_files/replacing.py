@@ -9,7 +9,9 @@ from triggerer.domain.dag_files.merging import AssetKey, Folder
 from triggerer.domain.dag_files.parsed import WatcherKey
 
 
-def with_old_definitions(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -> Folder:
+def with_former_definitions(
+    before: Folder, new: Folder, is_unusable: Callable[[str], bool]
+) -> Folder:
     """Return the new folder, and keep the old definitions of unusable files and of broken watchers.
 
     Args:

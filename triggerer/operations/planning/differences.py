@@ -104,16 +104,16 @@ def _of_tasks(before: ParsedDag, after: ParsedDag) -> Iterator[Difference]:
     for task_id in [*new, *(one for one in old if one not in new)]:
         path = f"tasks.{task_id}"
         if task_id not in old:
-            yield _difference(path, "task", Kind.ADDED, None, _told(new[task_id]))
+            yield _difference(path, "task", Kind.ADDED, None, _nonempty_fields(new[task_id]))
         elif task_id not in new:
-            yield _difference(path, "task", Kind.REMOVED, _told(old[task_id]), None)
+            yield _difference(path, "task", Kind.REMOVED, _nonempty_fields(old[task_id]), None)
         else:
             yield from _of_mappings(path, old[task_id], new[task_id])
     if [one for one in old if one in new] != [one for one in new if one in old]:
         yield _difference("tasks", "tasks", Kind.CHANGED, list(old), list(new))
 
 
-def _told(task: Mapping[str, Any]) -> dict[str, Any]:
+def _nonempty_fields(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task without its name and empty values."""
     return {name: value for name, value in task.items() if value and name != "task_id"}
 

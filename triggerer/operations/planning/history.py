@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from triggerer.domain.assets import Asset
-from triggerer.scheduler.replay import RecordedEvent, SetBack
+from triggerer.scheduler.replay import ClockSetBack, RecordedEvent
 from triggerer.store.dags.snapshots import CLOCK_STEP
 from triggerer.store.events.history import PastEvent
 
 
 def recorded(
     past: Sequence[PastEvent], now: datetime
-) -> tuple[list[RecordedEvent], SetBack | None]:
-    """Return the events as if the clock had always been right, and a `SetBack`, or None if the clock was not set back.
+) -> tuple[list[RecordedEvent], ClockSetBack | None]:
+    """Return the events as if the clock had always been right, and a `ClockSetBack`.
+
+    Instead of the `ClockSetBack` there is None if the clock was not set back.
 
     Events with a timestamp in the future were recorded before the clock was set back. They are all moved back by the
     same duration, so that the latest of them comes just before the first event recorded after the change.
@@ -25,7 +27,7 @@ def recorded(
     if ahead:
         last = ahead[-1]
         at = past[last + 1].timestamp if last + 1 < len(past) else now
-        set_back = SetBack(past[last].id, at)
+        set_back = ClockSetBack(past[last].id, at)
         # The two instants must differ, because a replay treats events with equal instants as one transaction.
         by = max(past[number].timestamp for number in ahead) - at + timedelta.resolution
     history = [

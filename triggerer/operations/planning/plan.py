@@ -16,7 +16,7 @@ from triggerer.dag_processing import ParsedFolder
 from triggerer.domain.assets import Asset
 from triggerer.domain.dag_files.merging import Folder, Incumbents
 from triggerer.domain.dag_files.parsed import ParsedDag, Problem, WatcherKey
-from triggerer.domain.dag_files.replacing import renamed_assets, with_old_definitions
+from triggerer.domain.dag_files.replacing import renamed_assets, with_former_definitions
 from triggerer.domain.schedules import OnPartitions
 from triggerer.errors import UnknownDag
 from triggerer.operations.planning.differences import (
@@ -40,10 +40,10 @@ from triggerer.scheduler.dividing import partitioner_of
 from triggerer.scheduler.keys_in_memory import KeysInMemory
 from triggerer.scheduler.looks import DagSnapshot, Look, PartitionQueue
 from triggerer.scheduler.replay import (
+    ClockSetBack,
     Definition,
     RecordedEvent,
     Replayed,
-    SetBack,
     assets_waited_for,
     replay,
 )
@@ -150,7 +150,7 @@ async def plan_folder(
     if len(read.past) == events:
         begin = max(begin, first)
     asked = _Asked(history, read.members, begin, read.now, set_back)
-    parsed = parsed.in_place_of(read.incumbents)
+    parsed = parsed.merged_with(read.incumbents)
     files = {dag_id: new for dag_id, (new, _) in parsed.folder.dags.items()}
     present = await present_dags(database, files, dag=dag)
     ids = sorted({*present, *files} if dag is None else {dag} & {*present, *files})
@@ -168,7 +168,7 @@ async def plan_folder(
     return _with_neighbours(
         FolderPlan(begin, read.now, len(history), tuple(plans), parsed.errors),
         read,
-        with_old_definitions(read.folder, parsed.folder, parsed.is_unusable),
+        with_former_definitions(read.folder, parsed.folder, parsed.is_unusable),
         dag,
     )
 
@@ -230,7 +230,7 @@ class _Asked:
     members: Mapping[str, frozenset[Asset]]
     since: datetime
     until: datetime
-    set_back: SetBack | None
+    set_back: ClockSetBack | None
     _positions: dict[Asset, list[int]] = field(default_factory=dict)
     """By asset, the indices of its events in the history, so that a DAG's replay reads only events of its assets."""
 

@@ -15,7 +15,7 @@ from triggerer.domain.schedules import OnPartitions, schedule_from_json
 from triggerer.errors import DagError, PluginError
 from triggerer.scheduler.dividing import is_partitioned, partitioner_of
 from triggerer.scheduler.explaining_partitions import (
-    NOTHING_TAKEN,
+    NO_PAST,
     KeyedPast,
     past_of,
     waiting_partitions,
@@ -59,7 +59,7 @@ class PresentDag:
     waiting: tuple[KeyedEvent, ...] = ()
     """The first waiting events. Read only if the definition changes, and the old or the new definition has partition
     keys."""
-    past: KeyedPast = NOTHING_TAKEN
+    past: KeyedPast = NO_PAST
     """The past of the partition keys to which the new definition maps `waiting`: the keys that have had runs, and the
     events that these runs took.
     """
@@ -122,7 +122,7 @@ async def _present(
     present = PresentDag(path, snapshot.is_stale, snapshot, total, is_short)
     if new is None or _is_same(snapshot, new):
         return present
-    waiting, past = [], NOTHING_TAKEN
+    waiting, past = [], NO_PAST
     if queue is not None or is_partitioned(new.schedule):
         waiting = await perform_in_separate_transactions(
             database, waiting_events(dag_id, limit=_MOST_EVENTS)

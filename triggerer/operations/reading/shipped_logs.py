@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from triggerer.domain.runs import RunState
 from triggerer.processes.instance_ids import host_and_pid
 from triggerer.shipped_logs.bucket import Bucket, ObjectPart, open_bucket, require_sdk
-from triggerer.shipped_logs.places import Place
+from triggerer.shipped_logs.destinations import LogDestination
 
 if TYPE_CHECKING:
     from triggerer.store.listing.views import RunView
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
-class Copy:
+class LogCopy:
     """The copy of one run's log. It may not exist."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -56,12 +56,12 @@ def copy_url(ship: str, row: RunView) -> str | None:
     """
     if not ship or row.executor is None or not RunState(row.state).is_final:
         return None
-    place = Place.of(ship)
-    return place.url_of(_key_of(place, row))
+    destination = LogDestination.of(ship)
+    return destination.url_of(_key_of(destination, row))
 
 
 @asynccontextmanager
-async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
+async def open_copy(ship: str, row: RunView) -> AsyncIterator[LogCopy | None]:
     """Yield the copy of a run's log, or None if `copy_url` returns None.
 
     Args:
@@ -74,12 +74,12 @@ async def open_copy(ship: str, row: RunView) -> AsyncIterator[Copy | None]:
         yield None
         return
     require_sdk()
-    place = Place.of(ship)
-    async with open_bucket(place.bucket) as bucket:
-        yield Copy(bucket, _key_of(place, row))
+    destination = LogDestination.of(ship)
+    async with open_bucket(destination.bucket) as bucket:
+        yield LogCopy(bucket, _key_of(destination, row))
 
 
-def _key_of(place: Place, row: RunView) -> str:
+def _key_of(destination: LogDestination, row: RunView) -> str:
     assert row.executor is not None
     host, _ = host_and_pid(row.executor)
-    return place.key_of(host, row.dag_id, row.run_id)
+    return destination.key_of(host, row.dag_id, row.run_id)

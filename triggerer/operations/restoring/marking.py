@@ -13,9 +13,9 @@ from triggerer.operations.audit import Action, record
 from triggerer.processes.instance_ids import is_known_dead
 from triggerer.store.database.sqlite.exclusive import lock_exclusively
 from triggerer.store.database.transactions import Database, database_now
-from triggerer.store.streams.leases import unexpired_instances
+from triggerer.store.streams.leases import all_live_instances
 from triggerer.store.streams.marks import begin_incarnation
-from triggerer.store.watchers.restored import SetBack, begin_restoration, set_back_watchers
+from triggerer.store.watchers.restored import RestoredWatcher, begin_restoration, set_back_watchers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Restored:
     backup_time: datetime
     start: datetime
     """Logs are read again from this instant on."""
-    watchers: tuple[SetBack, ...]
+    watchers: tuple[RestoredWatcher, ...]
 
 
 async def mark_restored(
@@ -54,7 +54,7 @@ async def mark_restored(
                 )
             if database.dialect != "sqlite":
                 # On SQLite the lock is enough.
-                _refuse_if_used(await unexpired_instances(session))
+                _refuse_if_used(await all_live_instances(session))
             start = backup_time - margin
             watchers = await set_back_watchers(session, start, now=now)
             await begin_restoration(session, start, now=now)

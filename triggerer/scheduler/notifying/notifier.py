@@ -30,9 +30,14 @@ from triggerer.scheduler.notifying.outcomes import Outcomes
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.notifications import queue
+from triggerer.store.notifications.notified_subjects import (
+    forget_notified,
+    load_notified,
+    lock_notifications,
+    mark_notified,
+)
 from triggerer.store.notifications.occurrences import find_occurrences
 from triggerer.store.notifications.queue import QueuedMessage
-from triggerer.store.notifications.told import forget_told, load_told, lock_told, mark_told
 
 _log = structlog.get_logger(__name__)
 
@@ -112,14 +117,14 @@ class Notifier:
             return 0
         async with self._database.transaction() as session:
             now = await database_now(session)
-            await lock_told(session, now)
+            await lock_notifications(session, now)
             decision = await self._decide(session, now)
-            await mark_told(session, decision.single, now, in_digest=False)
-            await mark_told(session, decision.digest, now, in_digest=True)
+            await mark_notified(session, decision.single, now, in_digest=False)
+            await mark_notified(session, decision.digest, now, in_digest=True)
             messages = self._write(decision)
             await queue.put(session, self._targets, messages, now)
             dropped = await queue.drop(session, self._targets, now)
-            await forget_told(session, now)
+            await forget_notified(session, now)
         self._forget_at = anyio.current_time() + _FORGET_EVERY.total_seconds()
         for target, number in dropped.items():
             NOTIFICATIONS_DROPPED.add(number, target)
@@ -127,7 +132,7 @@ class Notifier:
         return len(messages)
 
     async def _decide(self, session: AsyncSession, now: datetime) -> Decision:
-        told, digest_at = await load_told(session)
+        told, digest_at = await load_notified(session)
         found = await find_occurrences(session, self._events, told, now)
         return decide(found, told, digest_at, now)
 

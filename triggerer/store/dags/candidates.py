@@ -103,7 +103,7 @@ async def find_candidates(session: AsyncSession) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class DueTimes:
     """The DAGs that are due at a known instant, and these instants."""
 
     now: datetime
@@ -112,14 +112,14 @@ class Timed:
     """DAG id to the instant when it is due, earliest first. The instant may have passed."""
 
 
-async def find_timed(session: AsyncSession) -> Timed:
+async def find_due_times(session: AsyncSession) -> DueTimes:
     """Return when the active DAGs (neither paused nor stale) are due. DAGs without a known instant are left out.
 
     A DAG is due when the next run of its timetable is due, or when its next partition key is due.
     """
     now = await database_now(session)
     rows = await perform(session, single_step(_TIMED()))
-    return Timed(now, {dag_id: cast("datetime", instant_from(due)) for dag_id, due in rows})
+    return DueTimes(now, {dag_id: cast("datetime", instant_from(due)) for dag_id, due in rows})
 
 
 def lock_and_read(

@@ -70,7 +70,7 @@ SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is
             WHERE r.dag_id = d.dag_id AND r.run_after > {EARLIEST} AND r.data_interval_end > {SINCE}
               AND r.logical_date IS NOT NULL AND r.run_type IN ('scheduled', 'asset_triggered')
               AND r.run_type = 'asset_triggered'
-        ) AS m) AS made,
+        ) AS m) AS covered_intervals,
        CASE WHEN d.depends_on_past THEN
            (SELECT {PAST} FROM dag_run r WHERE r.dag_id = d.dag_id AND r.run_type <> 'backfill'
             ORDER BY r.id DESC LIMIT 1) END AS last_run,
@@ -195,7 +195,7 @@ class DagRow(NamedTuple):
     active_runs: int
     last_automated: tuple[datetime, datetime, datetime] | None
     """`run_after` and the data interval of the last run that was created for the DAG's timetable."""
-    made: tuple[tuple[datetime, datetime], ...]
+    covered_intervals: tuple[tuple[datetime, datetime], ...]
     """Data intervals for which the timetable must not create a second run.
 
     Each interval already has a run, from a backfill or for events. A run for events may lie in the future if the clock
@@ -240,7 +240,7 @@ def _dag_row(
 ) -> DagRow:
     paused, stale, start, end, catchup, gap, quiet, on_past, *others = others  # type: ignore[assignment]
     next_at, next_start, next_end, last_at, now, version, active, last, *others = others  # type: ignore[assignment]
-    made, past, last_kind, asset_id, name, uri, alias, queued, newest = others
+    covered, past, last_kind, asset_id, name, uri, alias, queued, newest = others
     return DagRow(
         dag_id,
         schedule,
@@ -263,7 +263,7 @@ def _dag_row(
         version,
         active,
         None if last is None else tuple(map(_present, json_from(last))),  # type: ignore[arg-type]
-        tuple((_present(start), _present(end)) for start, end in json_from(made) or ()),
+        tuple((_present(start), _present(end)) for start, end in json_from(covered) or ()),
         None if past is None else tuple(json_from(past)),
         last_kind,
         asset_id,

@@ -111,7 +111,7 @@ ORDER BY w.id LIMIT {limit}
 )
 # The subquery costs one look-up for each row. With a join instead, PostgreSQL might read every event that the DAG's
 # runs ever took.
-_TAKEN: Final = Statement(
+_USED: Final = Statement(
     """
 SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r
 WHERE (SELECT p.run_pk FROM dag_partition_event p
@@ -191,14 +191,14 @@ def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
     return keyed_events((yield _SOME(dag_id=dag_id, limit=limit)))
 
 
-def taken_by_runs(
+def find_used_shares(
     dag_id: str, shares: Iterable[tuple[str, int]]
 ) -> Script[frozenset[tuple[str, int]]]:
-    """Return the given pairs (partition key, event id) whose share a run has taken."""
+    """Return the given pairs (partition key, event id) whose share a run uses."""
     rows = list(shares)
     if not rows:
         return frozenset()
-    found = yield _TAKEN(dag_id=dag_id, rows=ParameterRows(rows))
+    found = yield _USED(dag_id=dag_id, rows=ParameterRows(rows))
     return frozenset((str(key), int(event)) for key, event in found)
 
 

@@ -38,8 +38,8 @@ class _Outage:
     ended_at: float = float("-inf")
     gap_s: float = _FIRST_GAP_S
     next_line_at: float = 0.0
-    said: set[str] = field(default_factory=set)
-    is_said: bool = False
+    logged_errors: set[str] = field(default_factory=set)
+    is_logged: bool = False
     reason: str = ""
 
 
@@ -83,15 +83,17 @@ class Availability:
         outage = self._outages.setdefault(use, _Outage())
         if use not in self._lasting:
             self._lasting.add(use)
-            outage.since, outage.began_at, outage.is_said = datetime.now(UTC), now, False
+            outage.since, outage.began_at, outage.is_logged = datetime.now(UTC), now, False
             if now - outage.ended_at > _SEPARATE_AFTER_S:
-                outage.said.clear()
+                outage.logged_errors.clear()
                 outage.gap_s, outage.next_line_at = _FIRST_GAP_S, now
         is_new = error.message != outage.reason
         outage.reason = error.message
-        if not self.is_silent and (error.message not in outage.said or now >= outage.next_line_at):
-            outage.said.add(error.message)
-            outage.is_said = True
+        if not self.is_silent and (
+            error.message not in outage.logged_errors or now >= outage.next_line_at
+        ):
+            outage.logged_errors.add(error.message)
+            outage.is_logged = True
             outage.next_line_at = now + outage.gap_s
             outage.gap_s = min(2 * outage.gap_s, _LONGEST_GAP_S)
             _log.error(
@@ -117,7 +119,7 @@ class Availability:
         self._lasting.discard(use)
         outage.ended_at = now
         outage.reason = ""
-        if outage.is_said:
+        if outage.is_logged:
             _log.info(
                 "the database is back",
                 database=self._name,

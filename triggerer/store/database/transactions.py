@@ -194,11 +194,11 @@ class Database:
             with translated(self.name):
                 # Connect and BEGIN now, so that a locked or absent database raises before the block does any work.
                 await session.connection()
-                before = await self._changes_in_doubt(session)
+                before = await self._count_changed_rows(session)
                 yield session
                 await session.flush()
                 await self._notify(session)
-                has_written = before is None or before != await self._changes_in_doubt(session)
+                has_written = before is None or before != await self._count_changed_rows(session)
             try:
                 with committing(self.name, commit_timeout):
                     await session.commit()
@@ -225,7 +225,7 @@ class Database:
         if has_written:
             self.availability.record_success(Use.WRITES)
 
-    async def _changes_in_doubt(self, session: AsyncSession) -> int | None:
+    async def _count_changed_rows(self, session: AsyncSession) -> int | None:
         """Return how many rows the connection has changed since it was opened.
 
         None: the database is not SQLite, or there is no outage of writing. Then nobody needs the number.

@@ -109,16 +109,16 @@ async def mark_called(
     )
 
 
-async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) -> list[str]:
+async def recover_calls(session: AsyncSession, *, executor: str, is_alone: bool) -> list[str]:
     """Make the calls of dead executors due again. Return the ids of the runs whose calls are given up.
 
     Args:
         executor: The executor that calls this function. It is calling no callback now, so a call that is stored under
             its id was interrupted.
-        alone: True if no other executor can be alive. Then all calls that are under way become due again.
+        is_alone: True if no other executor can be alive. Then all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []
-    if not alone:
+    if not is_alone:
         living = select(Instance.id).where(Instance.expires_at > await database_now(session))
         is_gone = or_(DagRun.callback_executor.is_(None), DagRun.callback_executor.not_in(living))
         gone.append(or_(is_gone, DagRun.callback_executor == executor))

@@ -134,7 +134,7 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
         reread: The files that were read since the last call. If such a file loads, runs of its DAGs that are held for
             some seconds are released too.
     """
-    rows = (await session.execute(_held())).all()
+    rows = (await session.execute(_select_held_runs())).all()
     loads = [
         row
         for row in rows
@@ -144,35 +144,35 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
 
 
 async def release_due(
-    session: AsyncSession, *, holds: bool, executor: str, alone: bool
+    session: AsyncSession, *, holds_broken: bool, executor: str, is_alone: bool
 ) -> list[str]:
     """Release the held runs whose next try is due. Return the ids of their DAGs.
 
     Runs that wait until their file loads are released too, if the file loads now or the DAG is stale.
 
     Args:
-        holds: Whether the configuration says that runs are held for broken files. False: all runs that wait for their
-            file are released.
+        holds_broken: Whether the configuration says that runs are held for broken files. False: all runs that wait for
+            their file are released.
         executor: The executor that calls this function. If it could not load a run's file itself, it releases the run
             later than other executors do, see `_OTHERS_FIRST`.
-        alone: True if there is no other executor.
+        is_alone: True if there is no other executor.
     """
     now = datetime.now(UTC)
     due: ColumnElement[bool] = _RUNS.c.held_until <= now
     is_blocked = exists().where(RunLaunch.run_pk == _RUNS.c.id, RunLaunch.ended_at.is_(None))
-    if not alone:
+    if not is_alone:
         is_ours = _RUNS.c.executor == executor
         may_try = or_(~is_ours, is_blocked, _RUNS.c.held_until <= now - _OTHERS_FIRST)
         due = and_(due, may_try)
     is_repaired = and_(
         _RUNS.c.held_until == NEVER, or_(DagFile.is_broken.is_not(True), Dag.is_stale)
     )
-    query = _held()
-    query = query.where(or_(due, is_repaired) if holds else or_(due, ~is_blocked))
+    query = _select_held_runs()
+    query = query.where(or_(due, is_repaired) if holds_broken else or_(due, ~is_blocked))
     return await _release(session, (await session.execute(query)).all())
 
 
-def _held() -> Select[int, str, datetime | None, str, bool, bool]:
+def _select_held_runs() -> Select[int, str, datetime | None, str, bool, bool]:
     return (
         select(
             DagRun.id, DagRun.dag_id, DagRun.held_until, Dag.path, Dag.is_stale, DagFile.is_broken

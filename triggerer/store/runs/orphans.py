@@ -41,7 +41,7 @@ class Recovered:
     """The DAG id of each run that was given up."""
 
 
-async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
+async def recover_orphans(session: AsyncSession, *, executor: str, is_alone: bool) -> Recovered:
     """Queue the running runs of dead executors again. A run fails if `MAX_ATTEMPTS` of its attempts ended in this way.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
@@ -54,13 +54,13 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
 
     Args:
         executor: The executor that calls this function. Its own runs are no orphans.
-        alone: True if SQLite is locked for this process. Then no other executor can be alive, and the runs of all other
-            executors are orphans. Otherwise an executor is dead if its instance was deregistered or has expired.
+        is_alone: True if SQLite is locked for this process. Then no other executor can be alive, and the runs of all
+            other executors are orphans. Otherwise an executor is dead if its instance was deregistered or has expired.
     """
     gone: list[ColumnElement[bool]] = [
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)
     ]
-    if not alone:
+    if not is_alone:
         living = select(Instance.id).where(Instance.expires_at > await database_now(session))
         gone.append(or_(_RUNS.c.executor.is_(None), _RUNS.c.executor.not_in(living)))
     orphans = (

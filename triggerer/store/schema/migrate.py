@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchemaStatus:
     """The state of tables with which this release works."""
 
     revision: str
@@ -47,7 +47,7 @@ async def current(database: Database) -> str | None:
         return await read_revision(session)
 
 
-async def check(database: Database, migrations: Migrations = THIS_RELEASE) -> Standing:
+async def check(database: Database, migrations: Migrations = THIS_RELEASE) -> SchemaStatus:
     """Check that this release works with the tables.
 
     Raises:
@@ -65,7 +65,7 @@ async def check(database: Database, migrations: Migrations = THIS_RELEASE) -> St
             f"{migrations.newest_before}",
             hint="run `triggerer db migrate`",
         )
-    return Standing(revision, migrations.later_than(revision))
+    return SchemaStatus(revision, migrations.later_than(revision))
 
 
 async def upgrade(

@@ -77,7 +77,7 @@ async def live_instances(session: AsyncSession, *, kind: str) -> list[str]:
     return list(await session.scalars(alive.order_by(Instance.id)))
 
 
-async def unexpired_instances(session: AsyncSession) -> list[str]:
+async def all_live_instances(session: AsyncSession) -> list[str]:
     """Return the ids of all instances whose registration has not expired, sorted. Their processes may have died."""
     alive = Instance.expires_at > await database_now(session)
     return list(await session.scalars(select(Instance.id).where(alive).order_by(Instance.id)))

@@ -52,14 +52,14 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
     Args:
         new: The digests of the streams that this transaction has created.
     """
-    never_read = {
+    never_claimed = {
         row.digest: row.closed_until
         for row in await session.execute(
             select(Stream.digest, Stream.closed_until).where(Stream.epoch == 0)
         )
     }
     changes = closings(
-        never_read,
+        never_claimed,
         new=new,
         is_reading=reading.is_reading,
         is_start=reading.is_start,
@@ -75,7 +75,7 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
             .values(closed_until=until)
         )
     opened = frozenset(digest for digest, until in changes.items() if until is None)
-    closed = [digest for digest, until in (never_read | changes).items() if until is not None]
+    closed = [digest for digest, until in (never_claimed | changes).items() if until is not None]
     await _show(session, opened, before=REASON, now=None)
     # A new watcher may join a stream that has been closed for some time.
     await _show(session, closed, before=None, now=REASON)

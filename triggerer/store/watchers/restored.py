@@ -26,7 +26,7 @@ from triggerer.store.watchers.replays import has_bookmark, has_shared_stream
 
 
 @dataclass(frozen=True, slots=True)
-class SetBack:
+class RestoredWatcher:
     """A watcher of the restored database."""
 
     asset_name: str
@@ -48,7 +48,7 @@ class SetBack:
 
 async def set_back_watchers(
     session: AsyncSession, start: datetime, *, now: datetime
-) -> list[SetBack]:
+) -> list[RestoredWatcher]:
     """Store a replay request for each watcher with a shared stream.
 
     A watcher gets no request if an earlier restore has stored a request for it that is still open, and that starts at
@@ -65,7 +65,7 @@ async def set_back_watchers(
         .order_by(Asset.name, Watcher.name)
     )
     return [
-        SetBack(
+        RestoredWatcher(
             asset_name,
             watcher.name,
             trigger.classpath,

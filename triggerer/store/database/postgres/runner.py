@@ -62,7 +62,7 @@ class PostgresRunner(ScriptRunner):
         self._encode = encode
         self._primary = primary
         self._idle: list[Any] = []
-        self._places = anyio.Semaphore(_SIZE, fast_acquire=True)
+        self._limiter = anyio.Semaphore(_SIZE, fast_acquire=True)
 
     async def perform(self, script: Script[T], announced: Announced) -> T:
         async with self._connection() as connection:
@@ -101,7 +101,7 @@ class PostgresRunner(ScriptRunner):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        async with self._places:
+        async with self._limiter:
             with translated(self._name):
                 connection = self._take_idle() or await self._connect()
             try:

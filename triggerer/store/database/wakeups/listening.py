@@ -27,10 +27,10 @@ _log = LazyLogger(__name__)
 _MAX_DATAGRAM: Final = 65_536
 # How often to check for stuck sessions and for a promoted server. Another server may have been promoted even while the
 # former primary still answers.
-_LOOK: Final = timedelta(seconds=5)
+_CHECK_INTERVAL: Final = timedelta(seconds=5)
 # A server may vanish without closing its socket. So every sixth check (every 30 seconds) sends a test announcement, to
 # see whether the connection still receives announcements.
-_LOOKS_PER_TEST: Final = 6
+_CHECKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
 # Turns off `idle_session_timeout` for the listening connection, which is idle on purpose. Operators use this setting to
@@ -130,10 +130,10 @@ class _Listener:
         self._heard = anyio.Event()
 
     async def listen(self, database: Database, wakeups: Wakeups) -> None:
-        probe = _probe(database)
+        test_payload = _test_payload(database)
 
         def hear(_connection: Any, _pid: int, _channel: str, payload: Any) -> None:
-            if payload == probe:
+            if payload == test_payload:
                 self._heard.set()
             else:
                 database.transport.receive(str(payload), wakeups)
@@ -149,7 +149,7 @@ class _Listener:
         other = await database.primary.connect()
         try:
             await other.execute(
-                f"NOTIFY {transport.CHANNEL}, {literal(_probe(database))}", timeout=_ANSWER_S
+                f"NOTIFY {transport.CHANNEL}, {literal(_test_payload(database))}", timeout=_ANSWER_S
             )
         finally:
             with anyio.CancelScope(shield=True):
@@ -159,7 +159,7 @@ class _Listener:
         return self._heard.is_set()
 
 
-def _probe(database: Database) -> str:
+def _test_payload(database: Database) -> str:
     # The test announcement names no signal. Other processes receive it too, and ignore it.
     return database.transport.encode({})
 
@@ -214,14 +214,14 @@ async def _until_lost(database: Database, listener: _Listener, backoff: Backoff)
     """
     primary = database.primary
     assert primary is not None
-    looks = 0
+    checks = 0
     while not listener.lost.is_set():
-        with anyio.move_on_after(_LOOK.total_seconds()):
+        with anyio.move_on_after(_CHECK_INTERVAL.total_seconds()):
             await listener.lost.wait()
             break
-        looks += 1
+        checks += 1
         await end_stuck_sessions(listener.connection)
-        if looks % _LOOKS_PER_TEST:
+        if checks % _CHECKS_PER_TEST:
             await primary.check_for_promotion()
         elif not await _hears(database, listener):
             return f"announcements do not arrive; {POOLER}"

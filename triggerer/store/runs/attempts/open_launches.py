@@ -23,7 +23,7 @@ _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 
 
 async def open_launches_of_ended_runs(
-    session: AsyncSession, *, executor: str, alone: bool, limit: int
+    session: AsyncSession, *, executor: str, is_alone: bool, limit: int
 ) -> list[tuple[int, FormerLaunch]]:
     """Return the open launches of ended runs, each with its run's primary key.
 
@@ -31,7 +31,7 @@ async def open_launches_of_ended_runs(
     this executor and of dead executors are searched. The launch that was seen longest ago comes first.
 
     Args:
-        alone: True if there is no other executor, so that the runs of all executors are searched.
+        is_alone: True if there is no other executor, so that the runs of all executors are searched.
     """
     query = (
         select(RunLaunch, RunAttempt.number, RunAttempt.unknown_since)
@@ -44,7 +44,7 @@ async def open_launches_of_ended_runs(
         .order_by(RunLaunch.seen_at)
         .limit(limit)
     )
-    if not alone:
+    if not is_alone:
         living = select(Instance.id).where(Instance.expires_at > await database_now(session))
         query = query.where(or_(DagRun.executor == executor, DagRun.executor.not_in(living)))
     return [

@@ -14,7 +14,7 @@ from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import OnEither, OnPartitions, next_info, schedule_to_json
 from triggerer.domain.timetables import DagRunInfo, DataInterval
 from triggerer.domain.timetables import now as host_now
-from triggerer.store.dags.candidates import LockDags, LockFreeDags, Timed
+from triggerer.store.dags.candidates import DueTimes, LockDags, LockFreeDags
 from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import CLOCK_STEP, ReadDags
 from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
@@ -323,7 +323,7 @@ async def find_candidates(session: Locks) -> list[str]:
     ]
 
 
-async def find_timed(session: Locks) -> Timed:
+async def find_due_times(session: Locks) -> DueTimes:
     """Return the DAGs with a due time from a timetable or a partition key, like `triggerer.store.dags.candidates`."""
     store = session.store
     await store.faults.delay()
@@ -338,7 +338,7 @@ async def find_timed(session: Locks) -> Timed:
         if _may_run(store.states[dag_id]) and rows.next_at < NEVER
     }
     due.update(keys_due)
-    return Timed(store.now(), dict(sorted(due.items(), key=lambda one: (one[1], one[0]))))
+    return DueTimes(store.now(), dict(sorted(due.items(), key=lambda one: (one[1], one[0]))))
 
 
 def _may_run(state: DagState) -> bool:

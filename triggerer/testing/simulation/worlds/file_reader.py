@@ -154,13 +154,13 @@ class FileReader:
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:
             self._forgive_unread()
-        never_read = {
+        never_claimed = {
             stream.key: store.closed_until.get(stream.key)
             for stream in world.streams
             if stream.watchers and store.owners.leases[stream.key][1] == 0
         }
         closing = closings(
-            never_read,
+            never_claimed,
             new=new,
             is_reading=self.is_reading,
             is_start=is_start,

@@ -10,7 +10,7 @@ import anyio
 
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.database.wakeups.signals import Signal
-from triggerer.testing.simulation.database.planning_writes import find_candidates, find_timed
+from triggerer.testing.simulation.database.planning_writes import find_candidates, find_due_times
 from triggerer.testing.simulation.database.transactions import Database
 from triggerer.testing.simulation.worlds.file_reader import FileReader
 from triggerer.testing.simulation.worlds.instance import Instance
@@ -67,7 +67,7 @@ class Process:
                 sweep_interval=_NEVER,
                 random=world.jitter,
                 find_candidates=find_candidates,
-                find_timed=find_timed,
+                find_due_times=find_due_times,
             )
             for _ in range(2)
         ]

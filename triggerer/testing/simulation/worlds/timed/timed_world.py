@@ -21,7 +21,7 @@ from triggerer.scheduler.loop import Scheduler
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.testing.simulation.checks.checker import Checker, Violation
 from triggerer.testing.simulation.database.model import EPOCH, Dag, DagState, Store
-from triggerer.testing.simulation.database.planning_writes import find_candidates, find_timed
+from triggerer.testing.simulation.database.planning_writes import find_candidates, find_due_times
 from triggerer.testing.simulation.database.transactions import Database
 from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
 from triggerer.testing.simulation.kernel.host_clock import Host, host_clocks, on_host
@@ -286,7 +286,7 @@ class TimedProcess:
                 max_dagruns_to_create_per_loop=(32, 1, 3, 7)[number],
                 random=self.world.random,
                 find_candidates=find_candidates,
-                find_timed=find_timed,
+                find_due_times=find_due_times,
             )
             with anyio.CancelScope() as scope:
                 self._alone[number] = scope

@@ -18,7 +18,7 @@ _DIGEST: Final = ("digest", "")
 _REMEMBERED: Final = timedelta(days=1)
 
 
-async def lock_told(session: AsyncSession, now: datetime) -> None:
+async def lock_notifications(session: AsyncSession, now: datetime) -> None:
     """Make other processes that create notifications wait until the commit. SQLite has one writer anyway."""
     values = _values(_DIGEST, datetime.fromtimestamp(0, now.tzinfo))
     await session.execute(
@@ -31,12 +31,12 @@ async def lock_told(session: AsyncSession, now: datetime) -> None:
     )
 
 
-async def load_told(
+async def load_notified(
     session: AsyncSession,
 ) -> tuple[dict[tuple[str, str], LastNotification], datetime | None]:
     """Return what was told about each object, and when the last digest was made.
 
-    If there was no digest, the instant is None, or the year 1970 once `lock_told` has made the row of the digest.
+    If there was no digest, the instant is None, or the year 1970 once `lock_notifications` has made its row.
     """
     rows = await session.scalars(select(NotifiedSubject))
     told = {
@@ -49,7 +49,7 @@ async def load_told(
     return told, None if digest is None else digest.at
 
 
-async def mark_told(
+async def mark_notified(
     session: AsyncSession, occurrences: Iterable[Occurrence], now: datetime, *, in_digest: bool
 ) -> None:
     """Store that messages about these occurrences were made. Call it in the transaction that queues the messages."""
@@ -67,7 +67,7 @@ async def mark_told(
             await session.execute(update(table).where(chosen).values(notified_at=now))
 
 
-async def forget_told(session: AsyncSession, now: datetime) -> None:
+async def forget_notified(session: AsyncSession, now: datetime) -> None:
     """Delete records that are over a day old. The record of a failing watcher stays until the watcher is deleted."""
     is_of_watcher = NotifiedSubject.event == Event.WATCHER_FAILING.value
     failing = select(NotifiedSubject.subject).where(is_of_watcher, NotifiedSubject.is_failing)
@@ -79,7 +79,7 @@ async def forget_told(session: AsyncSession, now: datetime) -> None:
     gone = [str(one) for one in told if one not in known]
     for chosen in some_of(gone, NotifiedSubject.subject):
         await session.execute(delete(NotifiedSubject).where(is_of_watcher, chosen))
-    # The row of the digest stays, because `lock_told` locks it.
+    # The row of the digest stays, because `lock_notifications` locks it.
     await session.execute(
         delete(NotifiedSubject).where(
             NotifiedSubject.told_at < now - _REMEMBERED,

@@ -10,7 +10,7 @@ from triggerer.domain.run_logs import log_path
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogDestination:
     """The bucket that the setting `[logs] ship` names, and the prefix of its keys."""
 
     bucket: str
@@ -19,7 +19,7 @@ class Place:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Return the place that a valid `s3://BUCKET/PREFIX` names."""
+        """Return the destination that a valid `s3://BUCKET/PREFIX` names."""
         parts = urlsplit(url)
         prefix = parts.path.strip("/")
         return cls(parts.netloc, f"{prefix}/" if prefix else "")
