@@ -434,7 +434,7 @@ class SharedStreamProducer(ABC):
         """
 
     async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
-        """Deliver the events of a paused lane again, from where it was paused. The lane may no longer exist.
+        """Resume a paused lane: deliver its events from where it was paused. The lane may no longer exist.
 
         Called from another task, while `open_stream` may be waiting for the broker.
         """

@@ -52,7 +52,7 @@ def settings(tmp_path: Path) -> Settings:
     file = tmp_path / "triggerer.toml"
     file.write_text(CANARIES)
     found = load_settings(file, environ={"TRIGGERER__CORE__HOME": str(tmp_path)})
-    # Secrets must be hidden by their places in the settings, because another process does not know their values.
+    # Another process does not remember these secrets, so it must recognise them by their places in the settings.
     forget_secrets()
     return found
 

@@ -38,7 +38,8 @@ MIB = 1024 * 1024
 async def test_large_raw_events_are_sent_ahead_up_to_a_bound_in_bytes(
     isolation: Isolation, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The service once sent 64 messages ahead in a frame of any size. A frame above the channel's limit ended it.
+    # An earlier version sent 64 messages ahead in one frame, however large. If the frame exceeded the channel's limit,
+    # the trigger failed.
     monkeypatch.setattr("triggerer.processes.ipc.MAX_FRAME_BYTES", 8 * MIB)
     sent: list[int] = []
     send = TriggerProcess.send

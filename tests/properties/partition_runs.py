@@ -254,7 +254,7 @@ class Play:
             self._check_moments(dag, [one for one in keys if one.dag_id == dag_id])
 
     def _check_each_is_once(self, dag: ModelDag, shares: Sequence[DagPartitionEvent]) -> None:
-        """Check that each event outside the queue is in one run of its key, or waits for its key, unless deleted."""
+        """Check each key of each event outside the queue: the event waits or is in one run, or its run was deleted."""
         stored = [(share.partition_key, share.asset_event_id) for share in shares]
         assert len(stored) == len(set(stored))
         queued = {event.id for event in dag.queue}

@@ -247,7 +247,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def as_user(name: str | None) -> dict[str, Any]:
-    """Return the arguments of `subprocess` that run a command as this user; none for the user of this process."""
+    """Return the arguments with which `subprocess` runs a command as this user; empty if `name` is None."""
     if name is None:
         return {}
     entry = pwd.getpwnam(name)

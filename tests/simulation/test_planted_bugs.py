@@ -1,4 +1,4 @@
-"""Bugs that others had, and some of our own, planted one at a time: the simulation finds each."""
+"""The simulation finds each bug that is planted: bugs that other projects had, and some of our own."""
 
 from __future__ import annotations
 

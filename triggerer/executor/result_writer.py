@@ -359,7 +359,7 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
     """Return the replacement for a refused update. The replacement reports failures, and has no events.
 
-    If the refused update had no events either, the replacement also has no tasks.
+    If the refused update has events, its tasks count as failed. Otherwise the replacement has no tasks.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

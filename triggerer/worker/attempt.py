@@ -75,9 +75,9 @@ class FileStates:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the states that former processes saw.
+        """Add the file states that former processes of this worker saw.
 
-        Their times are valid in this process, because all processes share one monotonic clock.
+        The times in `told` are valid in this process, because all processes share one monotonic clock.
         """
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])

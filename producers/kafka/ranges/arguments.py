@@ -25,7 +25,7 @@ def interval_argument(value: Any) -> float:
 
 
 def max_offsets_argument(value: Any) -> int | None:
-    """Return the most offsets of one event; None: no limit.
+    """Return the largest number of offsets in one event. None: no limit.
 
     Raises:
         DagError: The value is neither None nor a whole number above 0.

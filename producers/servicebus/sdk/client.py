@@ -160,9 +160,10 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
 
 
 async def open_receiver(receiver: ServiceBusReceiver) -> None:
-    """Connect, sign in and attach; with sessions, accept one.
+    """Connect, sign in and attach the receiver; if the entity has sessions, accept a session.
 
-    Raises: the SDK's errors; `OperationTimeoutError` if no session had messages in time.
+    Raises:
+        Exception: An error of the SDK, such as `OperationTimeoutError` if no session had messages in time.
     """
     await cancelled_once(receiver.__aenter__())
 

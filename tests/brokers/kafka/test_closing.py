@@ -51,7 +51,7 @@ def _connections(server: KafkaServer) -> int:
 
 
 async def _is_drained(member: Driver) -> None:
-    """Wait until the group asks the member for its partitions. The other member's request to join is then waiting."""
+    """Wait until the group asks this member to give up its partitions, because another member waits to join."""
     with anyio.fail_after(10):
         while not any(message.lane.draining for message in member.seen):  # noqa: ASYNC110 (it sends no notice)
             await anyio.sleep(0.01)

@@ -139,7 +139,7 @@ async def _registered_executor(house: House) -> AsyncIterator[tuple[Executor, Re
 async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_was_a_guard(
     house: House,
 ) -> None:
-    """The machine was suspended before the guard started. In the simulation (seed 2315), no lease was renewed then."""
+    """The machine is suspended before the guard starts. An earlier version then renewed no lease (seed 2315)."""
     suspended_s = 0.0
     async with (
         house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,
@@ -394,7 +394,7 @@ async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_
 
 
 async def test_a_guard_ends_only_when_it_is_due() -> None:
-    """Signals that stop a service do not end the guard, and a later time replaces an earlier one."""
+    """Signals that stop a service do not end the guard, and `extend` moves the guard's end to a later time."""
     due = boottime() + 0.5
     async with aclosing(await LeaseGuard.start(due)) as guard:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

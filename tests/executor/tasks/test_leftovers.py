@@ -24,7 +24,7 @@ from triggerer.executor import Executor
 
 
 async def _seen(house: House, executor: Executor, folder: Path) -> list[dict[str, str]]:
-    """Let a run look, another one leave everything, and a third one look; return what the two saw."""
+    """Execute three runs: one looks, one leaves all leftovers, one looks. Return what the first and the third saw."""
     seen = []
     pids = None
     for number, what in enumerate(("look", "leave", "look")):

@@ -30,7 +30,7 @@ _TYPES: Final = {
 
 
 class Double:
-    """The stand-in, with its data and a record of the requests. A new number in `hints` announces a change to pages."""
+    """The stand-in, with its data and a record of the requests. Open pages get an event whenever `hints` changes."""
 
     def __init__(self, data: Data, *, token: str | None = None) -> None:
         self.data = data

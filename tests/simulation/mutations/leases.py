@@ -33,7 +33,7 @@ def a_lease_is_compared_by_its_owner_alone() -> Replacements:
 
 @mutation(rules="S6|S3", seed=363)
 def a_lost_lease_leaves_a_draining_stream() -> Replacements:
-    """A host loses a lease while its stream drains: the watchers of a later lease join that group."""
+    """A host loses the lease of a draining stream, and the watchers of a later lease join the draining group."""
 
     def close_stream_known_as(self: Manager, stream_id: str) -> None:
         pass

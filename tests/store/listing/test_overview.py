@@ -1,4 +1,4 @@
-"""The overview of the page: the runs that need a person, in their order, for a bounded number of statements."""
+"""The overview of the page: the runs that need a person, in order, read with a bounded number of statements."""
 
 from __future__ import annotations
 

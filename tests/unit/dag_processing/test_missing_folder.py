@@ -187,7 +187,10 @@ async def test_a_link_that_is_switched_is_followed_at_once(
 
 @pytest.fixture
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Refuse to list the folder with this name; "": none. (Root may list all folders, so a mode would not help.)"""
+    """Return a function that makes a folder unreadable, by its name; with "", every folder is readable.
+
+    A folder's mode would not do, because root may read all folders.
+    """
     forbidden = [""]
 
     @contextmanager

@@ -210,7 +210,7 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the watchers and assets that differ.
+    """Add the watchers that differ, and the assets that may get no events although DAGs wait for them.
 
     With `dag`, add only assets that this DAG waits for in the present or the new folder, and only their watchers.
     """

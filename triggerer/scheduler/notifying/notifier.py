@@ -88,7 +88,7 @@ class Notifier:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Notify until cancelled.
 
-        Cancellation: A sending under way is ended. Its messages without an outcome are sent again after the next start.
+        Cancellation: Stops sending at once. Messages without an outcome are sent again after the next start.
         """
         with self._database.wakeups.subscribe(Signal.RUNS_ENDED) as subscription:
             task_status.started()

@@ -223,7 +223,7 @@ async def test_failures_are_stored_of_a_message_behind_places_without_one() -> N
 
 
 async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
-    """The last message was broadcast meanwhile and is read from memory, which does not know the positions after it."""
+    """The watcher reads the last message from memory, which does not know the positions after that message."""
     scene, sink = MarkedScene(), Sink()
     scene.gates["well", "a"] = anyio.Event()
     context = RuntimeContext(sink, sink, settings=RuntimeSettings(max_outstanding=2))

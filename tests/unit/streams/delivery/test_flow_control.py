@@ -154,7 +154,7 @@ async def test_a_message_of_a_paused_lane_waits_with_the_whole_poll(
         source.publish(20, lane=1)
         await service.settle_down()
         assert [one.outstanding for one in group_of(service).state.lanes if one.key == 0] == [4]
-        # The producer is asked again: if the lane went to another consumer and came back, the pause is forgotten.
+        # `pause_lane` is called twice, because a producer may forget the pause of a reassigned lane.
         assert source.calls == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
         while source.count(0) < 20:
             assert service.store.waiting

@@ -1,4 +1,4 @@
-"""Failures of triggers in the log: a new error at once, an error that stays now and then."""
+"""A trigger's failures are logged: a new error at once, and a repeated error less and less often."""
 
 from __future__ import annotations
 

@@ -161,8 +161,8 @@ class Replays:
     ) -> tuple[Mapping[Hashable, Position], Mapping[Hashable, Position]]:
         """Return each lane's position at `start`, and each lane's end.
 
-        All requests of one restore share the look-ups of a group. The stream has pulled no message yet, so the ends
-        need not be newer than the request.
+        All requests of one restore share the look-ups of a group. The ends may come from an earlier look-up, because
+        the stream pulls no message before the restore is done.
         """
         if start not in self._restored_to:
             self._restored_to[start] = await find_positions(producer, start)

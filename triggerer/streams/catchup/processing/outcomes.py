@@ -94,7 +94,7 @@ class Outcomes:
             return False
         in_flight.unresolved -= 1
         if not was_passing:
-            # This is the lane's first message that passes since a failure, or since another lane had its turn.
+            # This is the first message of the lane to pass after a failure, or after another lane had its turn.
             self._on_success()
             self._reader.record_success(backlog)
         self._in_flight.add(in_flight)

@@ -108,10 +108,10 @@ class RestChecker:
         behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Yield texts about rows of positions that this owner's advances have passed since the rows were written.
+        """Yield a text for each position whose row is left, although this owner has advanced the broker past it.
 
-        Rows that earlier advances have passed are left out. The owner does not know of those advances, so these rows
-        stay until the lane's next message.
+        Only advances after the row was written count. The owner does not know of earlier advances, so a row that only
+        earlier advances have passed stays until the lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)

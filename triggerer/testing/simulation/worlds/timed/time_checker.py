@@ -212,9 +212,8 @@ class TimeChecker:
 def _moment_of(dag: Dag, run: Run) -> datetime:
     """Return the time for which the timetable planned a run.
 
-    If a schedule needs assets and time, `run_after` is the time at which the run was created. If the clock was set back
-    since, `run_after` is in the future, although the interval has its run. So the result is the end of the interval, if
-    that is earlier.
+    If a schedule needs assets and time, `run_after` is the time at which the run was created. If the clock is set back
+    after that, `run_after` may be in the future. So the result is the end of the interval, if that is earlier.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)
