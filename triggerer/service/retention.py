@@ -39,8 +39,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: If the last cleaning lies in the future, because the database's clock was set back, nights count from
-            this instant. None: nights count from the first look.
+        since: Used in place of the last cleaning's time if that time lies in the future, because the database's clock
+            was set back. The next cleaning is then due in the first night after `since`. None: after the first look.
     """
 
     def __init__(
