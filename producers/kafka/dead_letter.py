@@ -146,8 +146,7 @@ class DeadLetters:
     async def _open(self, what: str) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is not None and has_failed_for_good(self._producer):
-                # The SDK's producer cannot recover, for instance after a gap in its sequence numbers. Replace it by a
-                # new one.
+                # The SDK's producer cannot recover, for instance after a gap in its sequence numbers. So replace it.
                 await self.aclose()
             if self._producer is None:
                 producer = AIOKafkaProducer(

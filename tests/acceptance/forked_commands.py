@@ -128,7 +128,8 @@ class ForkedService:
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("triggerer", timeout or 0)
-            # The service is not a child of this process, so nothing announces its end: its exit code is a file.
+            # The service is not a child of this process, so nothing announces its end. Look for the file with its exit
+            # code.
             time.sleep(0.005)
         return code
 

@@ -1,5 +1,7 @@
 """Looks for a play of partitioned DAGs whose runs differ from the model's; exits with 1 if there is one.
 
+A play is a random set of DAGs, and the random steps that follow (`tests.properties.partition_plays`).
+
 `python -m tests.properties.find_plays [--plays 500] [--seed 0] [--url postgresql+asyncpg://…]`
 
 Without a URL the plays run on SQLite. A seed gives the same plays each time.

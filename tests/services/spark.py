@@ -14,7 +14,7 @@ from triggerer.worker.spark.sessions.classic import find_installation
 
 @dataclass(frozen=True)
 class TrainedHome:
-    """A home, and the last output lines of two processes that were started at once to make its archive."""
+    """A home, and the last output lines of two processes that were started at the same time to make its archive."""
 
     path: Path
     made: list[str]

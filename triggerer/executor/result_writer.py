@@ -75,7 +75,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     the run.
 
     Args:
-        counts_dags: True to count the runs of each DAG, too.
+        counts_dags: True: there are also metrics for the runs of each single DAG.
     """
 
     refusals = RowRefused

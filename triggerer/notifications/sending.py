@@ -66,9 +66,9 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    If the deadline comes, or the child process dies, each target's first message without an outcome gets an error,
-    because it may have been tried. But a target with a failed message gets no further error. All other messages
-    without an outcome were not tried.
+    A target's messages after a failed message are not tried, and have no outcome. If the deadline comes, or the child
+    process dies, the first message without an outcome of every other target gets an error, because it may have been
+    tried. The messages after it have no outcome.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -28,7 +28,7 @@ def text_of(raw: str | bytes | None) -> str | None:
 
 def texts_of(attributes: Mapping[str, Any]) -> dict[str, str | None]:
     """Return attributes in a form that JSON supports: names and values as `text_of` returns them."""
-    # Nearly all names and most values are ASCII. These tests run in C, and cost less than a call of `text_of`.
+    # Nearly all names and most values are ASCII. The checks here run in C, and cost less than a call of `text_of`.
     return {
         _name_of(name): value
         if type(value) is str and value.isascii() and _NUL not in value

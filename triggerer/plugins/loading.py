@@ -81,7 +81,7 @@ def load_trigger_class(
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise PluginError(f"{classpath!r} is not the path of a class", hint="it is module.Class")
     allowed = plugin_modules() | set(allowed_modules)
-    # Try the longest module first, because a package may have both a module and a class of one name.
+    # Try the longest module first, because a package may have a module and a class with the same name.
     for length in range(len(parts) - 1, 0, -1):
         module, names = ".".join(parts[:length]), parts[length:]
         if _is_below(module, allowed):
@@ -146,7 +146,8 @@ def _restoring_process_state() -> Iterator[None]:
     """Restore the working directory and the logging setup after the block, which runs a user's file in the service."""
     with ExitStack() as undoing:
         undoing.callback(undo_changes)
-        # The service's user may lack access to the working directory, for instance if root started it by `runuser`.
+        # The service's user may lack access to the working directory, for instance if root started the service with
+        # `runuser`.
         with suppress(OSError):
             here = os.open(".", os.O_PATH | os.O_DIRECTORY)
             undoing.callback(os.close, here)

@@ -1,9 +1,8 @@
-"""Subscriptions of Pub/Sub, and everything killed and cut now and then: nothing lost, nothing twice, and keys in order.
+"""Kills and broken connections lose no message of a Pub/Sub subscription, repeat no event, and keep each key's order.
 
-`make test-all` runs the short tests, and `make soak` runs the long ones.
-
-pstest keeps everything in memory, so it cannot be restarted. The tests cut its connections instead. With
-`PubSubDouble`, which keeps the service's rules, they also break streams.
+`make test-all` runs the short tests, and `make soak` runs the long ones. The server pstest keeps everything in memory,
+so the tests do not restart it, but cut its connections. `PubSubDouble` keeps Pub/Sub's rules. With this server, the
+tests also break streams.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Scene(BrokerScene):
         self.server.publish("ordered", bodies, key=f"k{key}")
 
     def break_streams(self) -> None:
-        """Break all streams and refuse some acks, as the service does when it moves streams to other servers."""
+        """Break all streams and refuse some acks, as Pub/Sub does when it moves streams to other servers."""
         if isinstance(self.server, PubSubDouble):
             self.server.refuse("Acknowledge", grpc.StatusCode.UNAVAILABLE, times=5)
             self.server.break_streams()

@@ -1,4 +1,4 @@
-"""KafkaEventTrigger in the real runtime, on a real broker; and on librdkafka's mock of one, as in the demo."""
+"""KafkaEventTrigger in the real runtime, on a real broker, and on librdkafka's mock broker, which the demo uses."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping

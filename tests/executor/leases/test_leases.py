@@ -191,7 +191,10 @@ async def _two_claimed_ahead(
     stale_s: float = 60,
     sweep_every: timedelta = timedelta(minutes=5),
 ) -> AsyncIterator[tuple[Executor, list[int], psutil.Process]]:
-    """Run an executor that has begun one run and claimed two more. Yield it, all three runs, and the run's process."""
+    """Run an executor that has begun one run and claimed two more.
+
+    Yield the executor, the keys of the three runs, and the process of the run that has begun.
+    """
     params = _params(house.folder)
     # Keep claimed runs for this time, because the worker may take long to start.
     monkeypatch.setattr("triggerer.executor.claimed_queue.STALE_SECONDS", stale_s)

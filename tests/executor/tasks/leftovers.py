@@ -5,7 +5,10 @@ from typing import Final, NamedTuple
 
 
 class Leftover(NamedTuple):
-    """`leave` and `look` are the bodies of functions of `params`, with Spark also of `spark`. `look` returns text."""
+    """Two function bodies: `leave` leaves something behind, and `look` returns what a later run finds of it, as text.
+
+    The functions have the parameter `params`, and in a run with Spark also `spark`.
+    """
 
     leave: str
     look: str

@@ -150,7 +150,10 @@ async def test_requests_for_a_watcher_go_with_it(watched: Database) -> None:
 async def test_a_former_stream_ends_no_place_in_the_one_that_its_watcher_has_moved_to(
     watched: Database,
 ) -> None:
-    """Two groups of a topic have the same lanes. The former one once deleted the new position, and so the backlog."""
+    """Two groups of a topic have the same lanes.
+
+    The former stream once deleted the watcher's position in the new stream, and with it the backlog.
+    """
     other = Fence("other", "another", 1)
     await add_stream(watched, other)
     async with watched.transaction() as session:

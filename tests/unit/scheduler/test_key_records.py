@@ -1,4 +1,4 @@
-"""When the run of a partition key may start, with a quiet period and a clock that was set."""
+"""When the run of a partition key may start, if the DAG has a quiet period and the clock is set back."""
 
 from __future__ import annotations
 

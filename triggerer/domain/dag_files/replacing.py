@@ -43,7 +43,7 @@ def with_former_definitions(
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
     """Map the old identity to the new identity of each asset that has only a new name, or only a new URI.
 
-    The store moves the asset's events and watchers to the new identity.
+    The store renames the asset's row, which keeps its watchers and queued events. Recorded events keep the old one.
     """
     free = [key for key in before.assets if key not in after.assets]
     by_name = {key.name: key for key in free}
@@ -60,7 +60,7 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Return the present key of each watcher in force, by the key that it has once assets are renamed."""
+    """Return the present key of each watcher in force, by the key that it will have once its asset is renamed."""
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:
         asset = AssetKey(key.asset_name, key.asset_uri)

@@ -215,10 +215,11 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs that must stay, because one of their events still waits for another partition key of their DAG.
+    """Return those of the runs that must stay, because an event that the run took still waits in the run's DAG.
 
-    A waiting event may be divided among partition keys again. Then only the entry of a run that took the event shows
-    that the run's key must not get the event a second time. An event that no longer waits is never divided again.
+    The event waits for a run of another partition key, or to be divided among the keys again. In a new division, only
+    the run's entry shows that the run's key already had the event. An event that no longer waits is never divided
+    again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

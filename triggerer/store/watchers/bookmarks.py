@@ -66,7 +66,8 @@ def write_bookmarks(
 
     Args:
         changes: At most one for each watcher.
-        rows: The events of each change that has events, by change id. Their fence number is 1.
+        rows: The events of each change that has events, by change id. The `fence_number` of the events is 1, because a
+            change has only one fence.
         sender: The id of this process. A process ignores the wake-ups that it sent itself.
     """
     written = Written()

@@ -159,7 +159,7 @@ def _has(watcher_id: InstrumentedAttribute[int]) -> ColumnElement[bool]:
 
 
 async def events_of_parked(session: AsyncSession) -> set[int]:
-    """Return the ids of events whose message is stored or parked, so that the watcher may receive the message again."""
+    """Return the ids of events whose message is stored or parked. The watcher may receive such a message again."""
     found = select(AssetEvent.id).join(
         ParkedMessage,
         (ParkedMessage.idempotency_key == AssetEvent.idempotency_key)

@@ -34,7 +34,7 @@ def id_of(number: int) -> str:
 
 
 def before(entry_id: str) -> str:
-    """Return the id just before this id. XREAD excludes its argument, so with the result it begins at this id."""
+    """Return the id just before `entry_id`. XREAD begins after its argument, so with the result it reads `entry_id`."""
     milliseconds, sequence = parse_id(entry_id)
     if sequence:
         return f"{milliseconds}-{sequence - 1}"

@@ -183,7 +183,7 @@ DAY_OF_HOURS = RollupMapper(
 
 
 def hour_events() -> list[tuple[timedelta, str, str]]:
-    """The events of a day's hours, with the keys of the runs that a cron timetable asks for."""
+    """Return an event for each hour of a day: the instant, the asset, and the key of the hour's run by `HOURS`."""
     found, last = [], DataInterval(MONDAY - HOUR, MONDAY)
     for _ in range(24):
         info = HOURS.next_dagrun_info(

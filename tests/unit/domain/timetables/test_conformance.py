@@ -1,4 +1,4 @@
-"""The suite for authors of timetables, on ours and on the examples of docs/; and that it finds faults."""
+"""Our timetables and the examples of docs/ pass the conformance suite for timetables, and the suite finds faults."""
 
 import importlib.util
 import sys

@@ -94,7 +94,10 @@ def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
-    """The position of the group was unknown, so the watcher may have missed messages in between (seed 581)."""
+    """The rewind to 5 was stored while the group's position was unknown.
+
+    The group is at 2, so the watcher may have missed messages from 2 on (seed 581).
+    """
     sink = Sink()
     backlogs = Backlogs(sink)
     source = EventSource((WATCHER,), FENCE)

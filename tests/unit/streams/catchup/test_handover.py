@@ -388,7 +388,7 @@ def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> 
 
 
 class Counting(Breaking):
-    """Counts the look-ups of lane ends, and the readings.
+    """Counts the look-ups of lane ends, and the calls of `read_lane`.
 
     The lane "gone" does not exist, the end of "leaderless" is unknown, and neither can be read.
     The lane "empty" has no messages.

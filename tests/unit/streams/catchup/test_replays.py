@@ -250,7 +250,8 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
         sink.delayed_positions = []
         manager.rewind(member, [AGAIN])
         await sink.until(lambda: bool(sink.delayed_positions))
-        # The watcher is live until its position is durable, and gets 3 live. The log had no 3 when the replay began.
+        # The watcher is live until its position is durable, so it gets message 3 live. The replay does not cover
+        # message 3, because the log did not have it when the replay began.
         scene.publish(3)
         await sink.until(lambda: len(sink.events) == 4)
         sink.release()
@@ -316,7 +317,7 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
 async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
     scene: Scene,
 ) -> None:
-    """The watcher falls behind at a later message. The position of that is stored after the position of the replay."""
+    """The watcher falls behind at a later message, whose position is stored after the position of the replay."""
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])

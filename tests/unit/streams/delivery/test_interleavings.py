@@ -165,7 +165,8 @@ async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothin
     upstream: Upstream, name: str
 ) -> None:
     async def shielded(_: object) -> None:
-        # Like a producer that must not interrupt its commit: the pump continues only after the filters have ended.
+        # Stands for a producer that must not interrupt its commit. So the pump continues only after the filters have
+        # ended.
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.1)
 

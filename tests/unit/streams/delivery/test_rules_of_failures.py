@@ -483,7 +483,10 @@ async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_err
 async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
     who: str, upstream: Upstream
 ) -> None:
-    """Looks that were planned for earlier broadcasts come before. They do not postpone the failure to a later look."""
+    """The task that checks deadlines also wakes up 60 s after its start, when the event is not overdue yet.
+
+    That does not postpone the failure.
+    """
     if who == "holds its event":
         upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=60, close_timeout=0.5)) as service:

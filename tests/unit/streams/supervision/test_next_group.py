@@ -125,7 +125,7 @@ class Holding(Sink):
 async def test_answers_for_an_earlier_group_move_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such an answer moved the lane to a number of the earlier group, and the next group's messages were skipped."""
+    """Such an answer once moved a position to a number of the earlier group. The next group then skipped messages."""
     missed = ["bad", "b1", "b2", "b3"]
     scene.is_queue, sink = True, Holding(SICK, missed)
     async with hosting(scene, sink) as (manager, _, _):

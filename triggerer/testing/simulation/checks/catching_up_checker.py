@@ -98,8 +98,8 @@ class CatchingUpChecker:
                 return
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.rewound_to is not None:
-            # The watcher was rewound, but the stream's owner does not know of the rewind yet. So the live filter still
-            # gets messages.
+            # The watcher is not behind in this lane. Or it was rewound, and its live filter still gets messages until
+            # the stream's owner knows of the rewind.
             return
         for earlier in self._between(row, message.offset):
             if not self._has_passed(watcher, earlier):
@@ -258,8 +258,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # A rewind is under way, and its rows may change in any way: until all of them are durable, a new owner
-            # would repeat the rewind.
+            # A rewind is under way. Until all of its rows are durable, a new owner would repeat the rewind, so its rows
+            # may change in any way.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -342,7 +342,7 @@ class CatchingUpChecker:
         self._excused.add((watcher, key))
 
     def check_not_parked(self, watcher: int, message: Message) -> None:
-        """Check that a message is not parked, when it is about to be dead-lettered because of a bound."""
+        """Check that a message is not parked. Called before the message is dead-lettered because of a bound."""
         if (watcher, message.key) in self.parked:
             self._fail("S9", f"{message.key} is parked for watcher {watcher} and dead-lettered too")
 

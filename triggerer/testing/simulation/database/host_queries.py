@@ -133,8 +133,8 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         stored = _stored_backlogs(session, digests, are_replayed=True)
-        # Read replays before positions, as the real code does. A replay that is carried out in between is then seen in
-        # both. In the other order it could be seen in neither.
+        # Read replay requests before positions, as the real code does. If a request is carried out in between, this
+        # code sees both the request and the positions that it set. In the other order, it could miss both.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)

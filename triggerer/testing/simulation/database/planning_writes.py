@@ -282,7 +282,7 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
 
 
 def _version(store: Store, dag_id: str) -> str:
-    """The version of a DAG's row, followed by the instant of the reading by both clocks (see `ReadAt`)."""
+    """Return the version of a DAG's row, and the present time by both clocks (see `ReadAt`)."""
     return " ".join((str(store.versions[dag_id]), *(at.isoformat() for at in _now(store))))
 
 

@@ -1,4 +1,4 @@
-"""One process. It runs the product's services on the models, and the actions of operators, users and networks."""
+"""One process. It runs the product's services on the models, and acts as operators, users and networks."""
 
 from __future__ import annotations
 

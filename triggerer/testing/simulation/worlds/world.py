@@ -255,7 +255,7 @@ class World:
         return Declared(ref, self.class_of(row), row.kwargs)
 
     def delete_watcher(self, stream: Stream, watcher: int) -> None:
-        """Delete a watcher on purpose, or its file if there is one. A missing file counts as deleted after a grace."""
+        """Delete a watcher on purpose. In a world with files, delete its file, which counts as deleted only later."""
         self.checker.deleted.add(watcher)
         if self.files is None:
             self.withdraw(stream, watcher)

@@ -77,7 +77,7 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
 
 
 def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
-    """Return the objects of `remember` in another process. `names` has the names that Py4J gave to the objects."""
+    """Return, in another process, the objects that `remember` returned. `names` has Py4J's names of these objects."""
     from py4j.java_collections import JavaMap, JavaSet
     from py4j.java_gateway import JavaObject
 

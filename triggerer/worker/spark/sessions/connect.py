@@ -75,7 +75,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     for key, value in settings.conf.items():
         _configure(session, key, value)
     _endpoints[session] = endpoint
-    # The client's own exit hook would retry. Our hook is registered later, so Python calls our hook first.
+    # At exit, the client's own hook sends a request, and would repeat it for long if the server is gone. Our hook turns
+    # the client's retries off. Our hook is registered later, so Python calls it first.
     atexit.register(_never_retry, session)
     return session
 
