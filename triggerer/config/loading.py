@@ -57,7 +57,7 @@ def load_settings(
     for name, keys in connections.items():
         sources |= {("connections", name, key): given.source for key, given in keys.items()}
     base = file.parent if file else Path()
-    referred = variable_in(built["database"].url)
+    referred = variable_in(built["database"].url) | variable_in(built["spark"].remote)
     service_variables = referred - {
         name
         for keys in connections.values()
@@ -67,6 +67,8 @@ def load_settings(
     built["core"], built["database"] = _resolve_paths(
         built["core"], built["database"], sources, environ, base
     )
+    remote = resolve(built["spark"].remote, "spark.remote", environ, base)
+    built["spark"] = replace(built["spark"], remote=remote)
     built["api"] = _resolve_certificate_paths(built["api"], sources, environ, base)
     remember_secrets_in("", {name: asdict(section) for name, section in built.items()})
     remember_targets(built["notify"].urls)

@@ -218,8 +218,8 @@ class SparkSettings:
     depending on the master."""
     master: str | None = None
     """The URL of the master, such as `spark://host:7077`. None: `spark.master` in `conf`, or else `local[*]`."""
-    remote: str | None = None
-    """The URL of a Spark Connect server, such as `sc://host:15002`."""
+    remote: str | None = field(default=None, repr=False)
+    """The URL of a Spark Connect server, such as `sc://host:15002`. May be `env:NAME` or `file:PATH`."""
     conf: Pairs = field(default_factory=dict)
     """Settings of Spark by their names, such as `spark.driver.memory`."""
     cluster_patience: SecondsOrZero = timedelta(seconds=60)

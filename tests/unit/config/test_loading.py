@@ -11,7 +11,7 @@ import pytest
 from triggerer.config import CONFIG_VARIABLE, RawValue, Settings, load_settings
 from triggerer.errors import ConfigurationError
 from triggerer.observability import redaction
-from triggerer.observability.redaction import hide_known, redact
+from triggerer.observability.redaction import hide_known, redact, redact_text
 from triggerer.store.database.urls import parse_database_url
 
 
@@ -358,6 +358,15 @@ class TestConnections:
 def test_the_database_url_may_be_a_secret() -> None:
     environ = {"TRIGGERER__DATABASE__URL": "env:URL", "URL": "postgresql://u:p@h/d"}
     assert load_settings(environ=environ).database.url == "postgresql://u:p@h/d"
+
+
+def test_the_url_of_a_spark_connect_server_may_be_a_secret_that_tasks_do_not_see() -> None:
+    environ = {"TRIGGERER__SPARK__REMOTE": "env:REMOTE", "REMOTE": "sc://h:15002/;token=hunter2"}
+    settings = load_settings(environ=environ)
+    assert settings.spark.remote == "sc://h:15002/;token=hunter2"
+    assert settings.service_variables == {"REMOTE"}
+    assert "hunter2" not in repr(settings)
+    assert redact_text("the token hunter2 is refused") == "the token *** is refused"
 
 
 @pytest.mark.parametrize(
