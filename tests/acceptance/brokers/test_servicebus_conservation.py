@@ -1,6 +1,6 @@
-"""Queues of Service Bus, and everything cut and killed now and then: nothing lost, nothing twice, sessions in order.
+"""Cuts connections to Service Bus, and kills processes: no message is lost or repeated, and sessions stay in order.
 
-`make soak` runs it in full; `make test` runs a share of it.
+`make soak` runs the whole test, and `make test` a shorter one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A FIFO queue by the service's rules; everything killed and restarted: nothing lost, nothing twice, groups in order.
+"""Kills and restarts everything around a FIFO queue: no message is lost or repeated, and each group stays in order.
 
-ElasticMQ keeps no order over a restart, so the test uses the double of `tests/services/sqs_double.py`, which does.
-`make soak` runs it in full; `make test` runs a share of it.
+ElasticMQ loses the order at a restart. So the test uses the double of `tests/services/sqs_double.py`, which keeps it.
+`make soak` runs the whole test, and `make test` a shorter one.
 """
 
 from __future__ import annotations
