@@ -365,7 +365,7 @@ class SharedStreamProducer(ABC):
     def read_lane_reporting(
         self, lane: Hashable, position: list[Any], report: ReportPassed
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """Read as `read_lane` does, and report positions without a message. By default this is `read_lane`.
+        """Read as `read_lane` does, and report the positions that have no message. By default this is `read_lane`.
 
         Positions of transaction markers and deleted messages have no message. If a lane ends with such positions, the
         runtime learns only from the report that the lane was read to its end.

@@ -1,7 +1,7 @@
 """Runs commands and services in forks of a process that has already imported their modules.
 
-The imports are most of the processor time of a command, and of the start of a service. The tests start hundreds of
-them. Each is still a process of its own, with its own arguments, directory, environment and output.
+The imports take most of the processor time of a command, and of the start of a service. The tests start hundreds of
+commands and services. Each still runs in its own process, with its own arguments, directory, environment and output.
 `tests/unit/cli/test_imports.py`, `test_stopping.py` and the demo's tests start processes without this module.
 
 Run `python -m tests.acceptance.forked_commands` for the process that forks. It reads one request in a line of JSON from

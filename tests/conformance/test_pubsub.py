@@ -47,7 +47,7 @@ class PubSubConformance(ProducerConformance):
 
 
 class TestPubSub(PubSubConformance):
-    # A message without an ordering key is a lane of its own. pstest cannot seek: it redelivers empty messages.
+    # A message without an ordering key is a lane of its own. After a seek, pstest redelivers empty messages.
     features = frozenset(Feature) - {
         Feature.ORDERING,
         Feature.LANES,

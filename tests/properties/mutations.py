@@ -1,4 +1,4 @@
-"""Planted bugs in the scheduling by partition keys, and in expressions: the plays of a seed find each."""
+"""Planted bugs in the scheduling by partition keys, and in expressions. The plays of each bug's seed find the bug."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ class TrainedHome:
 
 
 def train_home(folder: Path) -> TrainedHome:
-    """Make a home with an archive in this folder. A second process waits for the first, and uses its result.
+    """Make a home with an archive of Spark's classes in this folder, unless another process has made it there.
+
+    While another process is making the home, this function waits.
 
     Raises:
         ServiceUnavailable: There is no Spark, or no Java for it.

@@ -1,4 +1,4 @@
-"""Tries the seed that each mutation states, and searches another seed if that one no longer finds the bug.
+"""Tries the seed that each mutation states, and looks for another seed if the stated one no longer finds the bug.
 
 `python -m tests.simulation.find_seeds [BUG ...] [--seeds 2000] [--jobs 2] [--write]`
 

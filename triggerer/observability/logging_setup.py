@@ -130,7 +130,7 @@ def set_up_logging_when_used(settings: CoreSettings) -> None:
 
 
 class LazyLogger:
-    """A structlog logger that imports structlog when it logs its first line. Modules that commands import use it."""
+    """A logger for modules that commands import. It imports structlog only when it logs its first line."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -106,7 +106,7 @@ def _runs_per_round(limit: int, dags: int) -> list[int]:
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due. A
     single round would be slower, because a look asks the timetable for each run, and most of these runs would not be
     created. In a single round of 32 DAGs with a limit of 32, each timetable was asked for 32 runs, and one run of each
-    was created. The asking took half of the plan's time.
+    was created. These calls took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]

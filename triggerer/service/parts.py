@@ -202,7 +202,7 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
             allowed_modules=core.allowed_trigger_modules,
             log=core,
         ),
-        # The DAG processor has this time to import a trigger's class, so the time is enough here too.
+        # The DAG processor has imported the trigger's class within this time, so this time is long enough for the host.
         load_timeout=settings.dag_processor.parse_timeout,
         ack_timeout=chosen.shared_stream_ack_timeout,
     )

@@ -193,7 +193,7 @@ class LogRetention:
             await anyio.sleep(_LOOK_EVERY.total_seconds() + delay)
 
     async def clean_if_due(self) -> int:
-        """Delete old logs if a night has come since the last time; return how many were deleted.
+        """Delete old logs if a night has come since they were last deleted; return the number of deleted logs.
 
         Raises:
             TriggererError: The store is away, or a log cannot be deleted.

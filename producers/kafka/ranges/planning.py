@@ -133,7 +133,7 @@ def plan(
 def _resume_at(
     bookmark: RangeBookmark, view: PartitionView, warnings: list[str]
 ) -> tuple[PartitionBookmark, int]:
-    """Return the partition's bookmark, and how many offsets retention deleted from the bookmark on.
+    """Return the partition's bookmark, and the number of offsets after it that retention has deleted.
 
     If the log was cut before the stored bookmark, the returned bookmark is at the cut.
     """

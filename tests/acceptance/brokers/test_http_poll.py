@@ -1,4 +1,4 @@
-"""A URL that is polled, by the whole service: killed between an answer and its events, and behind them."""
+"""The whole service polls a URL. It is killed before the events of an answer are stored, or directly afterwards."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _prove(
 
     scene.publish(messages // 4)
     scene.first.start()
-    # A silence may last until the group has removed its member, and given the member's partitions to others.
+    # A silence may outlast the session, so that Kafka removes the service from the consumer group.
     acts: list[Callable[[], None]] = [lambda: cut(proxy.refuse, 4.0)] * resets
     acts += [lambda: cut(proxy.silence, 2 * SESSION_S)] * silences
     acts += [scene.kill_and_restart] * kills

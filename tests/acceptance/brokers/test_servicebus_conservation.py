@@ -1,4 +1,4 @@
-"""Queues of Service Bus, and everything cut and killed now and then: nothing lost, nothing twice, sessions in order.
+"""Cuts connections to Service Bus, and kills processes: no message is lost or repeated, and sessions stay in order.
 
 `make test-all` runs the short tests, and `make soak` runs the long ones.
 """

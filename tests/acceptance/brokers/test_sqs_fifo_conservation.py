@@ -1,6 +1,6 @@
-"""A FIFO queue by the service's rules; everything killed and restarted: nothing lost, nothing twice, groups in order.
+"""Kills and restarts everything around a FIFO queue: no message is lost or repeated, and each group stays in order.
 
-ElasticMQ keeps no order over a restart, so the test uses the double of `tests/services/sqs_double.py`, which does.
+ElasticMQ loses the order at a restart. So the test uses the double of `tests/services/sqs_double.py`, which keeps it.
 `make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 

@@ -1,4 +1,4 @@
-"""Commands about partition keys, beside a standalone: months and quarters in both directions, and hours of a day."""
+"""Tries commands about partition keys while a `standalone` makes runs for quarters, months and days."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def test_acks_that_fail_for_long_stay_bounded_and_are_dropped_with_their_l
         # Leases last one second. When they expire, their acks are dropped, and other messages come.
         await driver.advanced_count(60)
         sent = [request for request in double.requests if request.method == "Acknowledge"]
-        # For each message, the ack id that is about to expire and the ack id of the next delivery.
+        # A request has at most two ack ids of a message: one that is about to expire, and one of the next delivery.
         assert max(len(request.ack_ids) for request in sent) <= 2 * 40
         assert len(driver.values) - len(driver.advanced) <= 40
         double.accept("Acknowledge")

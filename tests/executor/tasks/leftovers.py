@@ -155,9 +155,9 @@ IN_A_DRIVER: Final = {
 
 
 def source_of(dag_id: str, leftovers: dict[str, Leftover], *, spark: bool) -> str:
-    """Return a DAG file: its task leaves everything or looks at everything, as `params["what"]` says.
+    """Return a DAG file with one task. It executes `leave` or `look` of all leftovers, as `params["what"]` says.
 
-    When it looks, the task writes all texts to `params["out"]`, as JSON.
+    After `look`, the task writes the returned texts to `params["out"]`, as JSON.
     """
     arguments = "spark, params" if spark else "params"
     lines = []

@@ -80,7 +80,7 @@ def a_quiet_period_counts_from_the_first_event() -> Replacements:
 
 @mutation(rules="P1|P4", seed=1605)
 def a_share_that_a_run_took_counts_again() -> Replacements:
-    """An event is mapped again and counts for keys that had it in a run, so their next run has no event."""
+    """An event is mapped again, and counts for a key whose run has taken it. So the key's next run has no event."""
     right = partitions.store_shares
 
     def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:

@@ -1,4 +1,4 @@
-"""How a mutation states its bug: one function that yields each right thing with the wrong one that replaces it."""
+"""Registers mutations. A mutation is a function that yields code of the product, with a wrong version to replace it."""
 
 from __future__ import annotations
 

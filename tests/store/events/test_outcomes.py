@@ -174,7 +174,7 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
 
 
 async def test_a_duplicate_is_a_conflict_and_not_a_driver_error(database: Database) -> None:
-    """The store inserts only after it has searched for the row, so another transaction has created the row since."""
+    """The store searches for a row before it inserts it. So another transaction has inserted the duplicate."""
     async with database.transaction() as session:
         session.add(AssetAlias(name="one"))
     with pytest.raises(Conflict):

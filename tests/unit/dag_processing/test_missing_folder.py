@@ -152,7 +152,7 @@ async def test_a_file_found_broken_while_another_was_out_of_sight_is_read_again(
 async def test_a_folder_that_is_deleted_and_made_anew_is_watched_again(
     database: Database, full: Path
 ) -> None:
-    """The new folder comes at once, so it may get the same inode. Then nothing distinguishes the two folders."""
+    """The new folder is made at once, so it may get the deleted folder's inode. Then the two folders look the same."""
     async with processing(database, full):  # scanned every hour
         for name in ("first", "second"):
             shutil.rmtree(full)

@@ -16,7 +16,7 @@ from triggerer.worker.protocol import PAGE_SIZE
 
 
 class FakeExecutor:
-    """Answers like the executor, and counts. The event at index n has the id n + 1.
+    """Answers queries for events as the executor does, and records them. The event at index n has the id n + 1.
 
     Args:
         kept: The number of events that were not deleted.

@@ -25,7 +25,7 @@ class TimeRestriction(NamedTuple):
     """The limits that a DAG sets to its timetable.
 
     `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no limit. Without `catchup`,
-    a timetable also leaves out past runs. Each class of timetable decides which past runs.
+    a timetable also leaves out past runs. The timetable's class decides which past runs are left out.
     """
 
     earliest: datetime | None

@@ -161,11 +161,10 @@ class Cut(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
-    """Return the cuts that an incarnation of a log records.
+    """Return the cuts that an incarnation of a log records; empty for an incarnation from the store.
 
-    A cut does not change a log's incarnation, so that positions stay comparable. Instead, a producer can give the
-    incarnation an attribute `used`: the cuts that the producer knows. An incarnation from the store has no such
-    attribute.
+    A log keeps its incarnation after a cut, so positions from before and after the cut can be compared. A producer can
+    record the cuts that it knows in an attribute `used` of the incarnation. The store does not keep this attribute.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used

@@ -68,7 +68,10 @@ async def mark_notified(
 
 
 async def forget_notified(session: AsyncSession, now: datetime) -> None:
-    """Delete records that are over a day old. The record of a failing watcher stays until the watcher is deleted."""
+    """Delete the records of notifications that were made more than a day ago.
+
+    The record of a failing watcher stays until the watcher is deleted.
+    """
     is_of_watcher = NotifiedSubject.event == Event.WATCHER_FAILING.value
     failing = select(NotifiedSubject.subject).where(is_of_watcher, NotifiedSubject.is_failing)
     told = [int(subject) for subject in await session.scalars(failing)]

@@ -142,7 +142,7 @@ class StallWatch:
                 self._sink.ended(stall, time.monotonic() - due)
 
     def _find_stall(self, since: float, before: Usage) -> Stall | None:
-        """Return the stall, or None if the loop runs again, or the system had paused its thread or the process."""
+        """Return the stall. None: the loop runs again, or the system had paused the loop's thread or the process."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():

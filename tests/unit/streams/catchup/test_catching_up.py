@@ -569,9 +569,10 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
-    """A new trigger's positions are read before the trigger is loaded. Their rows may be deleted by then.
+    """A new trigger's positions are read before the trigger is loaded. Meanwhile their rows may be deleted.
 
-    Without a stored position, a broadcast would be lost with the process (the simulation's seed 13687).
+    If the watcher went back to such a position, the broker would advance past messages that the watcher has not read.
+    No row would name these messages, so a crash would lose them (the simulation's seed 13687).
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: True

@@ -1,4 +1,4 @@
-"""A log whose producer does not tell where its lanes end, or tells it wrongly (contract, rule 18)."""
+"""A log whose producer does not report the ends of its lanes, or reports wrong ends (contract, rule 18)."""
 
 from __future__ import annotations
 

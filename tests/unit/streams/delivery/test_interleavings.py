@@ -227,7 +227,8 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The filter awaits the next event when the store's answer is overdue. 1 is broadcast before it is woken.
+        # The filter waits for the next event when the store's answer is overdue. Event 1 is broadcast before the filter
+        # wakes.
         (subscriber,) = group_of(service).subscribers
         upstream.put(1, lane="other")
         group_of(service).subscribers.fail(subscriber, AckTimeout("late"))

@@ -216,7 +216,7 @@ async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_ove
 async def test_an_event_is_overdue_at_the_moment_for_which_the_look_is_planned(
     upstream: Upstream, at: float
 ) -> None:
-    """In floats, 0.1 + 10 - 10 is less than 0.1: nothing would be overdue, and the next look would be at once."""
+    """In floats, 0.1 + 10 - 10 is less than 0.1. So a check on time could find nothing overdue, and repeat for ever."""
     upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=10)) as service:
         (one,) = service.host(Acking(upstream.name))

@@ -178,8 +178,8 @@ async def test_code_that_holds_the_interpreters_lock_is_found_when_it_lets_go(
     with StallWatch(0.05, seen):
         await anyio.sleep(0.05)
         pattern, length, took, tries = re.compile("(a+)+b"), 18, 0.0, 0
-        # Make the match longer until it takes 0.2 s on this machine. Then repeat it while the watch gets the
-        # interpreter's lock too late to see which code held the lock.
+        # Make the match longer until it takes 0.2 s on this machine. Then repeat the match until the watch sees it. The
+        # watch may get the interpreter's lock too late to see which code held the lock.
         while took < 0.2 or (not seen.begun and tries < 30):
             length += took < 0.2
             tries += took >= 0.2

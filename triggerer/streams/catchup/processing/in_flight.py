@@ -168,7 +168,10 @@ class MessagesInFlight:
         """By lane and in order, the messages that the filter has moved past."""
 
     def pass_by(self, in_flight: LaneMessageInFlight) -> None:
-        """Move the cursor past a log's message without events. If no message is in flight, move the position too."""
+        """Move the cursor past a log's message that made no event.
+
+        If the lane has no earlier message in flight, move the position too.
+        """
         backlog, position = in_flight.backlog, in_flight.message.position
         # `LogMessage.end` has this value too, but this function runs for nearly every message and saves the call.
         backlog.cursor = [position[0], position[1] + 1]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReplayChecker:
-    """Records rewinds when they are stored, and then the messages that are read and the events that are re-emitted.
+    """Records each stored rewind, the messages that are read after it, and the events that are re-emitted.
 
     Args:
         fail: Called with the broken rule and the details.

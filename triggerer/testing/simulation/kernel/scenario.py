@@ -186,17 +186,17 @@ def is_shared(seed: int, topic: str) -> bool:
 
 
 def has_executors(seed: int) -> bool:
-    """Whether a separate world simulates two executors that share runs: in a third of the seeds, to save time."""
+    """Whether the seed has a separate world with two executors that share runs; true for a third, to save time."""
     return random.Random(f"has executors {seed}").random() < 1 / 3
 
 
 def has_timetables(seed: int) -> bool:
-    """Whether a separate world simulates schedulers with timetables: in half of the seeds."""
+    """Whether the seed has a separate world whose schedulers create runs for timetables; true for half of the seeds."""
     return random.Random(f"has timetables {seed}").random() < 0.5
 
 
 def has_partitions(seed: int) -> bool:
-    """Whether a separate world simulates schedulers with partition keys: in a third of the seeds."""
+    """Whether the seed has a separate world whose schedulers create runs for partition keys; true for a third."""
     return random.Random(f"has partitions {seed}").random() < 1 / 3
 
 

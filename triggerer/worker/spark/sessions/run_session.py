@@ -33,9 +33,9 @@ logger = logging.getLogger("triggerer.run")
 
 
 class RunSession:
-    """Opens the session when a task first asks for it, in any thread.
+    """Opens the run's Spark session when a task first calls `get`, in any thread.
 
-    If the run has a driver of its own, the driver ends with the block.
+    Use the object in a `with` statement. If the run has a driver of its own, the driver ends at the end of the block.
 
     Args:
         holder: Opens the session if the run needs no driver of its own.
