@@ -72,7 +72,8 @@ def is_quick(test: Test) -> bool:
         return False
     if path in ON_POSTGRESQL:
         return True
-    # A test that runs on each database has no server among its fixtures. The mark of its parameter names the database.
+    # A test with the fixture `database` runs once on SQLite and once on PostgreSQL. Its fixtures do not name the server,
+    # but the parameter for PostgreSQL adds the mark `postgresql`.
     servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
     return not servers and not test.get_closest_marker("postgresql")
 

@@ -75,8 +75,8 @@ class SqsEventTrigger(MessageTrigger):
         """Return a key with the queue's identity, which depends on the connection if the queue is given by its URL.
 
         Raises:
-            ConfigurationError: The connection cannot be read. There is no other key to use instead, because all
-                processes that compute the key must have the same one.
+            ConfigurationError: The connection cannot be read. All processes must compute the same key, so a process
+                that cannot read the connection must not make a key without it.
         """
         return ("sqs", self.connection, self._identity())
 

@@ -1,4 +1,4 @@
-"""The suites find their faults: each faulty double here must fail the case that is named for it."""
+"""The conformance suites find the faults of bad plugins: each plugin here has one fault and must fail one named case."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class TcpProxy:
 
     Attributes:
         port: The port where the proxy listens.
-        sent: The number of pieces that the proxy has read from clients. Small requests with pauses count as one each.
+        sent: The number of reads from clients. If a client pauses between small requests, each request is one read.
         connections: The number of connections that clients have opened, including refused connections.
     """
 

@@ -23,7 +23,7 @@ class StreamThread:
     def used(self) -> Iterator[None]:
         """Within the block, in this task, `sync_to_async` uses this stream's thread.
 
-        Do not yield from a generator inside the block.
+        A generator must not yield while it is inside the block, because another task might then end the block.
         """
         token = self._sync_to_async.thread_sensitive_context.set(self._context)
         try:

@@ -1,4 +1,7 @@
-"""Which leases are extended, and when: a state machine whose clock stands still until the test moves it."""
+"""`Leases` of Pub/Sub: which leases are due for an extension, and when.
+
+Besides single tests there is a Hypothesis state machine, which moves the clock itself.
+"""
 
 from __future__ import annotations
 
