@@ -93,9 +93,9 @@ def test_dividing_ends_with_nobody_above_its_capacity_and_nothing_left_that_fits
 
 
 def test_a_stream_that_nobody_else_has_room_for_is_kept_beyond_the_share() -> None:
-    cluster = Cluster([9, 1, 1, 1], instances=2, capacity=10)
-    cluster.owner["s000"] = "i0"
+    cluster = Cluster([10, 1, 1, 1], instances=2, capacity=10)
+    cluster.owner["s000"] = "i1"
     cluster.settle()
-    # i0 has room for one more trigger, and each share is two streams. Yet no stream may stay without an owner.
-    assert cluster.of(None) == []
-    assert cluster.load("i0") <= 10
+    # The share is two streams. i1 is full with its one stream, so i0 has the three others.
+    assert cluster.of("i1") == ["s000"]
+    assert cluster.of("i0") == ["s001", "s002", "s003"]
