@@ -42,7 +42,7 @@ class InFlight:
     def forget_locked_by(self, holder: Holder) -> None:
         """Remove the messages that `holder` has locked and gives back.
 
-        After a failed message of a session, the session's later messages come again, in order.
+        Called when a message of a session is given back. The session's later messages then come again, in order.
         """
         for delivery in [one for one in self._by_key.values() if one.link is holder]:
             self.forget(delivery)

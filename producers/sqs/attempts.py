@@ -34,7 +34,7 @@ class Attempts:
             yield identity
         except BrokerUnavailable as error:
             if error.__cause__ is None or not code_of(error.__cause__):
-                # SQS has not answered with an error, so an answer with messages may be lost. Use the id again.
+                # The error is not an answer from SQS, so an answer with messages may be lost. Use the id again.
                 self._lost.append((identity, until))
             raise
         except anyio.get_cancelled_exc_class():

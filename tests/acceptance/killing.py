@@ -221,7 +221,7 @@ def kill_worker(service: Standalone) -> bool:
 
 
 def kill_run(service: Standalone) -> bool:
-    """Kill a run's process: the older of the fork server's two, because the other one waits for the next run."""
+    """Kill a run's process: the older child of the fork server, because the younger child waits for the next run."""
     return kill_one_of(sorted(_workers(service)[1:], key=psutil.Process.create_time)[:1])
 
 

@@ -35,7 +35,7 @@ class Cluster:
         return sum(self.sizes[digest] for digest in self.of(owner))
 
     def heartbeat(self, me: str) -> dict[str, int]:
-        """Claim and release streams as a host does. Return the sizes of the streams that wait, as `me` sees them."""
+        """Claim and release streams as a host does. Return the sizes of free streams for which `me` sees no room."""
         division = self.decide(me)
         room, claimed = division.room, list[str]()
         for digests, limit in ((division.free, division.claim), (division.beyond, len(self.sizes))):

@@ -94,7 +94,7 @@ async def check_guarantees(
             errors.append(problem_of(watcher, result))
         elif isinstance(result, Exception) and wanted is not None:
             # A check that queries no broker may run on a machine without the connection settings, such as a CI runner.
-            # So the failure is only a warning there.
+            # So the failure of such a check is only a warning.
             (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]

@@ -190,7 +190,7 @@ def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str |
 def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
     """Return the first run of the schedule's timetable with this partition key.
 
-    None: the schedule has no timetable, or the timetable's keys do not name instants, as `2026-03-10` does.
+    None: the schedule has no timetable, or the timetable's keys do not name instants. (`2026-03-10` names an instant.)
 
     Raises:
         InvalidPartitionKey: The timetable's keys name instants, but none of its runs has this key.

@@ -107,7 +107,7 @@ class LogShipper:
         while True:
             await self._has_expected.wait()
             files, self._expected = self._expected, []
-            # A log without a marker is copied, too, unless this process dies before it has copied the log.
+            # Ignore errors: a log without a marker is also copied, unless this process dies before it copies the log.
             with suppress(OSError):
                 await to_thread.run_sync(self._write_marker_files, files, abandon_on_cancel=True)
 
@@ -122,7 +122,8 @@ class LogShipper:
             if marker == self._marker_path(file):
                 self._waiting[file] = None
             else:
-                # The marker is incomplete: the process died, or the disk was full. The run had not ended at that time.
+                # The marker was written at the start of a run. It is incomplete, because the process died or the disk
+                # was full. So the marker names no log.
                 marker.unlink()
 
     async def _ship_waiting(self, bucket: Bucket) -> None:

@@ -147,7 +147,7 @@ class TriggerHost:
             self._wake.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Host until cancelled. The task counts as started once the host has tried to claim streams.
+        """Own streams until cancelled. The task counts as started once the host has tried to claim streams.
 
         Cancellation: Streams are drained for the configured time, then all leases are released.
         """

@@ -1,7 +1,7 @@
 """Finds the modules that were imported after a certain moment, without touching older modules.
 
-A forked process shares its memory with its parent until it writes, and each look at an object writes the object's
-reference count. A look at all modules caused half of the page faults of a run's process.
+A forked process shares a page of memory with its parent until it writes to the page. Each access to an object writes
+the object's reference count. So an access to all modules caused half of the page faults of a run's process.
 """
 
 from __future__ import annotations

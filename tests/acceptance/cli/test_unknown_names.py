@@ -1,4 +1,4 @@
-"""Commands that are given a name that nothing has: exit code 1, and the name that is probably meant."""
+"""A command with an unknown name ends with exit code 1, and suggests the name that is probably meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that lost its end (an unclean leader election), and whose offsets are used again for other messages."""
+"""A log has lost its end (an unclean leader election), and uses the lost offsets again for other messages."""
 
 from __future__ import annotations
 

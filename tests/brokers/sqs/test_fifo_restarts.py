@@ -157,7 +157,7 @@ async def test_what_was_sent_before_a_restart_of_elasticmq_comes_in_the_order_of
 ):
     """The proxy lets the stream through once ElasticMQ has restored its messages.
 
-    None of them was in flight. `sqs_double` says how ElasticMQ treats messages in flight.
+    None of the messages was in flight. `sqs_double` says how ElasticMQ treats messages in flight.
     """
     with open_elasticmq(durable=True) as server, open_tcp_proxy(server.port) as proxy:
         url = server.create_queue("ordered.fifo", visibility_s=30)
@@ -194,9 +194,9 @@ def _count(server: Any, url: str) -> int:
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: FifoDouble,
 ) -> None:
-    """The watchers failed at another message, and have not seen this one.
+    """The watchers failed at other messages, so they have not looked at the messages in `left`.
 
-    The message stays in flight, so the service counts no delivery. The message's group keeps its order.
+    These messages stay in flight, so the service counts no delivery. Their groups keep their order.
     """
     for group in _GROUPS:
         double.send(_bodies(group, 8), group=group)

@@ -35,7 +35,7 @@ from triggerer.store.schema.models import Instance
 
 EXPIRY = timedelta(seconds=6)
 
-# Each attempt appends its process id. The first attempt does not end, and starts a process that stands for the JVM.
+# Each attempt writes its process id to `log`. The first attempt starts a process in place of the JVM, and waits for it.
 STAYS = """
     import subprocess
 

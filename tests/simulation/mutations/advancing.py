@@ -27,7 +27,7 @@ def a_cancellation_ends_the_pump_in_silence() -> Replacements:
 
 @mutation(rules="S3", seed=8, quick=True)
 def a_reported_lane_is_finished_twice() -> Replacements:
-    """A lane was reported as advanced before its call returned, and is finished again when the call returns."""
+    """`advance_lanes` reports a lane as advanced, and returns later. The lane is finished both times."""
 
     def unreported(together: Sequence[Lane], reported: set[int]) -> Sequence[Lane]:
         return together

@@ -1,4 +1,4 @@
-"""A DAG file is stored while events, or the owner of a stream, write the rows that the file changes."""
+"""A DAG file is stored while an event, or the owner of a stream, changes the same rows in another transaction."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_th
 
 
 class _Between:
-    """Performs the store's queries for `Ownership`. Once `then` is set, the next query calls it at its end."""
+    """Performs the store's queries for `Ownership`. Once `then` is set, the next query is followed by `then`."""
 
     def __init__(self) -> None:
         self.then: Callable[[], Awaitable[None]] | None = None

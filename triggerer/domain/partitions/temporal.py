@@ -145,7 +145,7 @@ class StartOfHourMapper(TemporalMapper):
     default_output_format = "%Y-%m-%dT%H"
 
     def normalize(self, moment: datetime) -> datetime:
-        # An hour that occurs twice is two periods. The moment is in the period that begins with the moment's UTC
+        # When clocks are set back, one hour occurs twice, as two periods. Return the start that has the moment's UTC
         # offset.
         start = moment.replace(minute=0, second=0, microsecond=0, fold=1, tzinfo=self._zone)
         is_second = start.utcoffset() == moment.replace(tzinfo=self._zone).utcoffset()

@@ -23,7 +23,7 @@ from triggerer.store.database.script import Row
 
 
 class OneOrMany(NamedTuple):
-    """The part of a statement that uses a list of values or rows. Mostly the list has one item.
+    """The part of a statement that uses a list of values or rows. Usually the list has one item.
 
     SQLite receives the list as JSON, and makes a table of it at each execution. This takes a third of the time of a
     short statement. So there is a second text for a list of one item, which needs no JSON.

@@ -48,7 +48,7 @@ async def record_events(session: AsyncSession, events: Sequence[NewAssetEvent]) 
     """Record events in the caller's transaction, queue them for the DAGs that wait, and announce them.
 
     Returns:
-        The ids of the new events, in the given order, without duplicates.
+        The ids of the new events, in the given order. An event that was recorded before has no id here.
     Raises:
         RowRefused: An event cannot be stored. Let the transaction roll back.
     """

@@ -144,7 +144,7 @@ async def empty_queues(
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
     # Lock in the order of the ids, so that two such transactions cannot deadlock. The update changes no value, but it
     # gives the row another version. If a scheduler that plans for the DAG has locked the row, this transaction waits
-    # for it. Otherwise the scheduler finds the new version when it writes.
+    # for it. Otherwise the scheduler finds the new version when it writes, and plans again.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))

@@ -174,7 +174,7 @@ class GroupState:
         return lane in self.failing or entry.seq < self.redelivered_before.get(lane, 0)
 
     def is_redelivered_in_log(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Return whether the broker redelivers this message of a log, because an earlier one of its lane failed."""
+        """Return whether the broker redelivers this message of a log, because an earlier message of its lane failed."""
         return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
     def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:

@@ -95,7 +95,7 @@ class Manager:
             else:
                 self._await_making(member)
         for stream in self._streams.values():
-            # By now every replaced trigger was added again. So if no trigger of this stream serves a watcher, the
+            # By now every replaced trigger has been added again. So if no trigger of this stream serves a watcher, the
             # watcher has moved to another stream.
             stream.behind.forget_unserved()
         return members

@@ -195,8 +195,8 @@ class ForkServer:
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
         self._dags_folder.look_ahead()
-        # From now on, a garbage collection in the child skips the present objects. Collecting them would free none of
-        # them, and make the kernel copy their memory.
+        # From now on, a garbage collection in the child skips the present objects. Examining these objects would free
+        # none of them, and would make the kernel copy their memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -516,7 +516,7 @@ async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_i
 async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_before_all_is_durable(
     scene: Scene,
 ) -> None:
-    """After "b" the lane gets no later message, whose advance would delete the row (the simulation's seed 50050)."""
+    """The lane gets no message after "b", so no later advance deletes the row (the simulation's seed 50050)."""
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
     async with hosting(scene, sink) as (manager, _, _):

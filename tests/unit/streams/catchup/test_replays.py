@@ -170,7 +170,8 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
         scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(5)]
         await streams.restart(one)
         await streams.quiesce()
-        # The watcher fails at 3 again. The replay does not wait for the delay, because earlier messages come first now.
+        # The watcher has failed at 3 again, and waits before the next try. The replay does not wait, because it begins
+        # at the earlier message 2.
         await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
         await streams.quiesce()
         assert payloads_of(one) == [0, 1, 2, 2]

@@ -304,7 +304,7 @@ class CatchingUpChecker:
             self._fail("S13", f"the row of {key} for watcher {watcher} is deleted, but not durable")
 
     def _record_behind_to(self, watcher: int, key: str) -> None:
-        """Record each session's last broadcast in the lane: up to it the watcher had a stored message in the lane."""
+        """Record each session's last broadcast in the lane. Until then, messages were stored for the watcher."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):

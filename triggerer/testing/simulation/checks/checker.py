@@ -152,8 +152,8 @@ class Checker:
             )
         }
         if self.catching_up.is_on and outcome.failed:
-            # A watcher that fails alone falls behind. So this message failed for all watchers, or follows a message
-            # that failed for all.
+            # A watcher that fails alone falls behind, and its failure is not in the outcome. So this message failed for
+            # all watchers, or follows a message that failed for all.
             for_all = outcome.failed == count or self.catching_up.falls_behind
             self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
         fails_too = self.catching_up.broadcasts.fails_too(delivery)

@@ -103,7 +103,7 @@ def has_instant_answers(scenario: Scenario) -> bool:
 def has_standstills(scenario: Scenario) -> bool:
     """Whether the process stands still at times while a filter has a message open: in a sixth of the seeds.
 
-    In seeds with outages the share is a half, because many watchers catch up in such a seed.
+    In seeds with outages the share is a half. Many watchers catch up in such a seed, so standstills often meet them.
     """
     share = 1 / 2 if has_outages(scenario) else 1 / 6
     return random.Random(f"{scenario.seed}/standstills").random() < share

@@ -346,7 +346,7 @@ class Instance:
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Check that each stream to be released has grown, unless the instance owns more than its share (L4)."""
+        """Check that a released stream has got more triggers, unless the instance owns more than its share (L4)."""
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key
