@@ -70,7 +70,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_known_secrets() -> Iterator[None]:
-    """Forget the secrets of a test. The logs of the next test must not hide a plain word such as "triggerer"."""
+    """Forget the secrets of a test. Otherwise the logs of the next test would hide plain words such as "triggerer"."""
     yield
     forget_secrets()
 

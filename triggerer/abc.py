@@ -390,7 +390,7 @@ class SharedStreamProducer(ABC):
     # Hooks for setting messages aside: they are stored as bytes, and passed to a filter later.
 
     def dump_event(self, event: Any) -> bytes | None:
-        """Return all parts of an event that a filter may read, as bytes.
+        """Return an event as bytes, with all of its parts that a filter may read.
 
         Return None for an event that need not be stored: the watcher moves past it.
         """

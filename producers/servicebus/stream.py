@@ -106,7 +106,7 @@ class Stream:
     ) -> None:
         """Serve one link, with a new receiver after each failure.
 
-        The locks of a failed receiver last until they expire.
+        The locks of messages outlast the receiver that failed. So the next receiver can still settle these messages.
         """
         link = Link(self)
         self._links.add(link)

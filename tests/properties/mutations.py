@@ -43,7 +43,7 @@ def a_deadline_counts_from_before_the_clock_was_set_back() -> Replacements:
 
 @_found_by_plays(seed=0, quick=True)
 def a_key_loses_its_place() -> Replacements:
-    """A key that was due and has to wait comes after the others as soon as it gets another event."""
+    """A due key that waits for its run moves behind the other due keys when it gets another event."""
     right = dividing.key_record
 
     def key_record(

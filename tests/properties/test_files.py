@@ -1,4 +1,4 @@
-"""Files that appear in ways that reuse inodes and times, with crashes at each step, on the real file system.
+"""Files that reuse the inodes and times of earlier files, with crashes at each step, on the real file system.
 
 A set of idempotency keys stands in for the database's unique index. Each appearance has a unique size.
 """

@@ -1,7 +1,7 @@
 """A Kubernetes API server with etcd, whose pods kwok moves through their phases. No container runs.
 
 etcd and kube-apiserver are built from the Go modules that `kubernetes/go.mod` names, and kwok from its own module, once
-for each version on a machine. On one core at the lowest priority, that takes 35 minutes on a busy machine.
+for each version on a machine. The builds use one core at the lowest priority. On a busy machine they take 35 minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A watcher that takes longer than a broker's lock lasts, and a check that no message is lost or repeated by it."""
+"""Runs a watcher that works on a message for longer than its lock lasts, and checks that each message comes once."""
 
 from __future__ import annotations
 

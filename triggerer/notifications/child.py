@@ -1,7 +1,7 @@
 """Checks URLs of targets, or sends messages: `python -m triggerer.notifications.child`.
 
-This is a process of its own, so that it can be killed at a deadline. Besides, Apprise needs a second and 60 MB for its
-import. Each target has a thread, so that a slow target delays no other one.
+This is a process of its own for two reasons. It can be killed at a deadline, and the service need not import Apprise,
+which takes a second and 60 MB. Each target has a thread, so that a slow target delays no other one.
 """
 
 from __future__ import annotations

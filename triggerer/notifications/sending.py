@@ -66,9 +66,9 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    A target's messages after a failed message are not tried, and have no outcome. If the deadline comes, or the child
-    process dies, the first message without an outcome of every other target gets an error, because it may have been
-    tried. The messages after it have no outcome.
+    A target's messages after a failed message are not tried, and have no outcome. The deadline may come, or the child
+    process may die, before a target without a failed message has received all its messages. Then the first message
+    without an outcome gets an error, because it may have been tried. The target's later messages have no outcome.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -1,4 +1,4 @@
-"""Guesses what a DAG file's author meant by an unknown argument or import. It may be a name that Airflow uses."""
+"""Guesses what a DAG file's author meant by an unknown argument or import, such as a name that Airflow uses."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ from triggerer.store.runs.creation.planned_runs import (
 
 
 class OptimisticPlanner:
-    """Plans one DAG or many in two round trips to the database. A plan with a lock takes three, and one more per run.
+    """Plans one DAG or many in two round trips to the database.
+
+    A plan with a lock takes three round trips, and one more for each run.
 
     The runs are created only if the DAG's row has not changed since the look. The row changes with every plan that
     creates a run, and with every change of the DAG. The row need not change when an event arrives or a run ends,

@@ -72,8 +72,8 @@ def evaluate(
     unreadable: dict[str, str] = dict(divided.unreadable)
     groups = list(rows_by_dag(rows))
     for at_most in _runs_per_round(limit, len(groups)):
-        # The second round looks again at DAGs with more due runs than the first round allows, if the limit is not used
-        # up.
+        # If the first round leaves a part of the limit, the second round looks again at the DAGs that have more due
+        # runs than the first round allows.
         left = limit - sum(len(found.runs) for found in looks.values())
         for group in groups if left > 0 else ():
             dag_id = group[0].dag_id

@@ -1,7 +1,7 @@
 """Finds out which runs a DAG would have had, by deciding again about the recorded events. `triggerer plan` uses it.
 
-In a replay every run succeeds at once, nothing is paused, and a timetable is asked as if a scheduler had always run.
-So if the replays of an old and a new definition differ, only the definitions are the cause.
+In a replay every run succeeds at once, and nothing is paused. Timetables are evaluated as if the scheduler had never
+stopped. So if the replays of an old and a new definition differ, only the definitions are the cause.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ async def start_api(
     workers: TaskGroup,
     listener: socket.socket,
 ) -> None:
-    """Start the API on a socket that listens: as a child process, or in this process if it is the only part."""
+    """Start the API on a socket that listens: as a child process, or in this process if the API is the only part."""
     from triggerer.service.api_part import ApiChild
 
     if parts == {Part.API}:

@@ -169,7 +169,10 @@ async def open_receiver(receiver: ServiceBusReceiver) -> None:
 
 
 async def cancelled_once(call: Awaitable[T]) -> T:
-    """Await a call that cleans up after a cancellation, and cancel it only once. anyio would cancel the cleanup too."""
+    """Await a call that cleans up after a cancellation, and cancel the call only once.
+
+    anyio repeats a cancellation at every await, and so would cancel the cleanup too.
+    """
     task: asyncio.Task[T] = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(task)

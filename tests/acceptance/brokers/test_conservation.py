@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice: a real broker, a real database, and everything killed now and then.
+"""No message is lost, and none makes two events, while the service, broker and database fail now and then.
 
 `make test-all` runs the short tests, and `make soak` runs the long ones.
 """

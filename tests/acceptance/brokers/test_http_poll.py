@@ -168,7 +168,7 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # The state is not ahead of the events. If both are stored together, the events are not ahead of the state either.
+    # The state counts no item whose event is not stored. If both are stored together, it counts every stored event.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
     # Items that appeared while the service was down are not lost, unless they are gone again.

@@ -168,8 +168,8 @@ def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
         told = [kafka_server.committed_offsets(group, scene.topic) for group in groups]
         pair.standby.stop()
         scene.publish(100)
-        # The service stops waiting for each commit, but the primary shows the commit's rows. When the service repeats
-        # the transaction, it finds these rows.
+        # The service gives up each commit after `commit_timeout`, but the primary shows the commit's rows. When the
+        # service repeats the transaction, it finds these rows.
         wait_until(
             lambda: scene.records.holds("SELECT count(*) > 250 FROM asset_event"),
             within_s=30,

@@ -251,9 +251,9 @@ def _compare_heads(rate: float, seconds: float) -> Row:
 
 
 async def _head(rate: float, seconds: float, has_laggard: bool) -> tuple[list[float], int]:
-    """Return the latencies of the live watcher in ms, sorted, and the number of messages that the other filter got.
+    """Return the sorted latencies of the live watcher in ms, and the number of messages that a second watcher read.
 
-    The other watcher is behind, if there is one.
+    The second watcher is behind. It exists only if `has_laggard` is true; otherwise the number is 0.
     """
     log = Log(_ENDLESS, _ENDLESS + round(rate * seconds), rate=rate)
     took: list[float] = []

@@ -139,9 +139,9 @@ def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
 
 @mutation(rules="L1", seed=63)
 def a_late_commit_is_skipped_by_a_cursor() -> Replacements:
-    """Events are read from the highest id that a run took: an event with a lower id may commit later.
+    """A run takes only events with higher ids than all that earlier runs took. A lower id may be committed later.
 
-    The bug is in the simulation's model of the statement.
+    The simulation executes no SQL. So the bug is in its model of the SQL statement that reads the waiting events.
     """
 
     def cursor(self: PlanningWrites, store: Store, dag_id: str, asset: int) -> int:

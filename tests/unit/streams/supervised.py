@@ -154,7 +154,8 @@ async def supervised(
     async with service.manager:
         yield service
         is_over = True
-    # A manager that ended on its own cancels the block, and the test would pass without its checks.
+    # A manager that ends on its own cancels the test's block. Without this assertion the test would then pass, although
+    # its checks did not run.
     assert is_over, "the manager was cancelled from within"
 
 

@@ -58,7 +58,7 @@ class Notifier:
         get_urls: Returns the URLs of the targets by their names. It is called before each sending.
         get_writer: Returns the writer of the messages.
         look_every: How often to search the store for occurrences if no run has ended.
-        deadline: The most time for one sending.
+        deadline: The longest time that one sending may take.
     """
 
     def __init__(

@@ -98,7 +98,8 @@ async def _source_run(session: AsyncSession, event: AssetEventView) -> RunView |
 async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, str, str]]:
     """Return the primary key, DAG id and run id of runs that took the event, newest first.
 
-    If there are more runs than the trace shows, the result is longer than the trace, so that the caller can tell.
+    If more than `_RUNS_SHOWN` runs took the event, the result has more than `_RUNS_SHOWN` of them, but perhaps not all.
+    So the caller learns that the trace leaves runs out.
     """
     found: set[tuple[int, str, str]] = set()
     for entry in (QueuedAssetEvent, DagPartitionEvent):

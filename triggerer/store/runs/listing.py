@@ -226,7 +226,7 @@ async def _with_events_of(
         # There is one query for each of the two tables. In one query for both, PostgreSQL would read all entries.
         for one in _ENTRIES:
             if by_way_of_events:
-                # This query finds the remaining runs of all events at once, so it has no lower bound on primary keys.
+                # Few entries are left. So this query reads all of them, without a lower bound on primary keys.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )

@@ -12,7 +12,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 class Admission:
     """Decides for one subscriber which messages its filter receives, and for which watchers the derived events count.
 
-    The subscriber asks this class only while a lane of the stream has a backlog, or if the filter was absent. A
+    The subscriber uses this class only while a lane of the stream has a backlog, or if the filter was absent. A
     watcher's backlog in a lane (a partition or a FIFO group) consists of the messages that the watcher misses there.
     """
 

@@ -252,7 +252,7 @@ class Manager:
         self._tasks.start_soon(self._retry_making, member, name=member.task_name)
 
     async def _retry_making(self, member: Member) -> None:
-        """Try to make the trigger until that succeeds, another trigger opens its stream, or the trigger is removed."""
+        """Try to make the trigger until it is made or removed, or until another trigger opens the same stream."""
         stream_id = member.spec.stream_id
         while self._context.restarts:
             await member.wait_for_retry()

@@ -139,10 +139,10 @@ class Member:
         return f"watcher[{self.name}]"
 
     def replace_source(self, source: EventSource, *, name: str, group: Group | None = None) -> None:
-        """Let the trigger's events count for other watchers from now on.
+        """Replace the watchers that receive the trigger's events.
 
         Args:
-            name: The names of these watchers, for logs and errors.
+            name: The names of the new watchers, for logs and errors.
             group: The member's group, if any.
         """
         if group is not None and (self.is_absent or self._has_failed):

@@ -91,8 +91,8 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The poll pulled one more message before the failure, and waits to broadcast it. The broker redelivers that
-            # message too, so count it as well: it will get the next event number.
+            # The poll pulled one more message before the failure, and waits to broadcast it. The message will get the
+            # next event number. The broker redelivers this message too, so include that number.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:

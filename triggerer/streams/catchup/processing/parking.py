@@ -36,7 +36,8 @@ class Parking:
 
     Args:
         name: The watcher's name, for the log.
-        tasks: Runs the producer's `dead_letter` when a limit is reached. This call may outlast the catch-up.
+        tasks: Runs the producer's `dead_letter` for a message that cannot be parked, because a limit of parked messages
+            is reached. This call may outlast the catch-up.
     """
 
     def __init__(

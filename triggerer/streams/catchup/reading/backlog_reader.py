@@ -142,7 +142,7 @@ class BacklogReader:
         return None
 
     def _gives_way(self, backlog: Backlog) -> bool:
-        """Let a lane that was read to its end rest if no reader slot is free; return whether the lane rests.
+        """Let a lane rest if it was read to its end and no reader slot is free. Return whether the lane rests.
 
         The watcher loses no time, because the next broadcast in the lane ends the rest. After `_LONGEST_WITHOUT_SLOT_S`
         without a slot, the lane no longer rests.

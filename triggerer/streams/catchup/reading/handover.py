@@ -109,7 +109,10 @@ class Handover:
             self._is_looking_up = False
 
     async def _look_up_ends_once(self) -> None:
-        """Look up the lanes' ends. A watcher has caught up once it has read to the end and every later broadcast."""
+        """Look up the lanes' ends.
+
+        A watcher has caught up in a lane once it has read the lane to this end, and then every later broadcast.
+        """
         state = self._state
         assert state.producer is not None
         # Record ends only for the backlogs that exist before the look-up. Their lanes have a tail (the newest messages

@@ -128,7 +128,8 @@ class Checker:
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
         # If any trigger failed the message, the broker delivers it again to all watchers. So a trigger with several
-        # watchers may ack the message now, even if one of them has a backlog in the lane.
+        # watchers may ack the message once one of them has accepted it. Another of them may still have a backlog in the
+        # lane.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))

@@ -136,7 +136,7 @@ class ParkedChecker:
         set_aside: Iterable[ParkedRow],
         bodies: Collection[ParkedBody],
     ) -> None:
-        """Check a transaction on parked messages that has committed.
+        """Check a committed transaction on parked messages.
 
         Args:
             set_aside: The rows that the owner of a stream parked in this transaction.

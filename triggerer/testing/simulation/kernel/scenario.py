@@ -112,8 +112,8 @@ def has_standstills(scenario: Scenario) -> bool:
 def has_replays(scenario: Scenario) -> bool:
     """Whether an operator replays watchers: in a quarter of the seeds with a log.
 
-    Seeds with outages have no replays. A replayed watcher reads failed messages again, so no message would fail for all
-    watchers.
+    Seeds with outages have no replays, because an outage needs messages that fail for all watchers. A replayed watcher
+    reads a failed message again later, so the message would not fail for this watcher.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25

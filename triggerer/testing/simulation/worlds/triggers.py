@@ -147,7 +147,7 @@ class OnFastPath(SimulatedTrigger):
 def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
     """Return a subclass that reads from the model of the broker, in ack mode or on the fast path.
 
-    It is in ack mode if `cls` or the scenario is.
+    The subclass is in ack mode if `cls` or the scenario is in ack mode.
 
     Args:
         kind: The kind of the filter, for the simulation's own triggers.

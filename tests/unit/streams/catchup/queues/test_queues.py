@@ -226,7 +226,7 @@ async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scen
     scene.fails["sick"] = lambda event: event in ("b", 1)
     scene.watcher = lambda name: WatchingUndumped(scene.name, name)  # type: ignore[method-assign]
     async with hosting(scene, sink):
-        # The filter fails with 1, and then with "b". Until it is back, it misses 2 and "c".
+        # The filter fails at 1, and then at "b". Until it is back, it misses 2 and "c".
         scene.publish("a", 1, "b", 2, "c")
         await sink.until(lambda: scene.broker.committed() == 5)
         await sink.until(lambda: sink.derived(2) == ["a", 1, "b", 2, "c"])
