@@ -256,8 +256,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self, lane: LaneInFlight, position: CommittedPosition, delay_s: float
     ) -> None:
         """Rewind to `position` and deliver from there after the delay; other partitions continue meanwhile."""
-        # After its first failure, a message is delivered again together with the later messages, because most messages
-        # succeed at the second try. After its second failure, it is delivered alone; see `LaneInFlight.retries_alone`.
+        # Most messages succeed at the second try. So after one failure, the message is delivered again with the later
+        # messages. After two failures, the message is delivered alone; see `LaneInFlight.retries_alone`.
         lane.step_back(position, retries_alone=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return

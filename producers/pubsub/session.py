@@ -159,7 +159,8 @@ class Session:
                 self._leases.release(ack_ids, time.monotonic())
                 self._settler.nack_nowait(ack_ids)
                 self._receiving.signal_room()
-            # Wake the poll. If a lane has waited too long for its failed message, `take_due` has let the lane continue.
+            # `take_due` also lets a lane continue if the lane has waited too long for its failed message. So wake the
+            # poll, even if no message is due.
             self.mark_ready()
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:

@@ -48,8 +48,8 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    The management API answers only users that may manage the entity. Without an answer, the guarantee is the same. Only
-    facts from the entity's settings are unknown: its retention, the duration of its locks, and its own limit of
+    The management API answers only users that may manage the entity. The guarantee does not depend on the answer.
+    Without an answer, three facts are unknown: the entity's retention, the duration of its locks, and its own limit of
     deliveries.
 
     Args:

@@ -1,4 +1,6 @@
-"""From a message to the user's code, beside open pages and requests: `python -m tests.benchmarks.beside_pages`.
+"""Measures the time from a message to the user's code, with and without open pages and requests.
+
+Run with `python -m tests.benchmarks.beside_pages`.
 
 One service runs on SQLite by default, and gets messages at a steady rate. In half of the segments it also serves five
 open pages, which listen for changes, and 50 requests a second for the lists of a page. The clients are a process of the

@@ -167,7 +167,7 @@ def _step(rows: Sequence[EventRow]) -> RecordEvents:
 async def _insert_by_driver(url: str, rows: Sequence[EventRow]) -> float:
     """Insert with `executemany`, in one transaction per batch; return the rows per second.
 
-    Each batch queues the events above the highest id before the batch.
+    Each transaction also queues the batch's events: those with ids above the highest id before the batch.
     """
     gc.collect()
     gc.freeze()

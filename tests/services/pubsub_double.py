@@ -2,8 +2,8 @@
 
 It has features that pstest lacks: ack ids that expire with their delivery, exactly-once subscriptions that refuse
 single ids, several outstanding messages of one ordering key, redelivery of a key from the message that was given back,
-and flow control by stream. It follows Google's documentation of subscriptions, exactly-once delivery and ordering; if
-that is silent, it behaves in the way that is hardest for a client.
+and flow control by stream. It follows Google's documentation of subscriptions, exactly-once delivery and ordering.
+Where the documentation says nothing, the server behaves in the way that is hardest for a client.
 """
 
 from __future__ import annotations

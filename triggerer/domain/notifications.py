@@ -1,7 +1,7 @@
 """The events that people are notified about, and the decision about which of them to report now.
 
 An *occurrence* is an event that nobody was told about yet. The store finds occurrences by comparing the present state
-with its record of earlier messages, so a crash loses none. This module decides without clock and database.
+with its record of earlier messages, so a crash loses none. This module uses neither a clock nor the database.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ async def gathered(
 class StreamMetrics:
     """Reads the metrics of the streams that this instance owns.
 
-    Only `MOST_STREAMS` streams have series of their own. The other streams are added up as the stream `other`. Only
-    `MOST_LANES` lanes, in all streams together, have a series.
+    At most `MOST_STREAMS` streams have series of their own. The other streams are added up as the stream `other`. At
+    most `MOST_LANES` lanes, in all streams together, have a series.
     """
 
     def __init__(self, read: Callable[[], Sequence[StreamLive]]) -> None:

@@ -89,7 +89,8 @@ def run(
     """
     _refuse_separate_services_on_sqlite(settings, parts)
     if Part.DAG_PROCESSOR in parts and settings.is_dags_folder_configured:
-        # A configured folder that does not exist is most likely mistyped. The default folder may be created later.
+        # Fail now if the configured folder does not exist, because its name is most likely mistyped. The default folder
+        # may be created later.
         settings.get_dags_folder()
     if Part.EXECUTOR in parts:
         # Check the mode now: a wrong mode must stop the start, and not the first run that needs a session.

@@ -53,8 +53,8 @@ def move(
     again, even after a power failure.
 
     Args:
-        intended: The ids of interrupted moves, see `Pending`. A move uses its former id again, because with two markers
-            the file would fire twice.
+        intended: The ids of interrupted moves, see `Pending`. A repeated move uses its former id and marker again. With
+            two markers the file would fire twice.
     Raises:
         OSError: A folder or a marker cannot be made, and no file was moved. Or the moves could not be made durable;
             then `pending` finds the files that were moved.

@@ -231,8 +231,8 @@ async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each slice of a lane is read by a new client. If its first request had to be repeated, the pause before that
-    # would cost as much as the slice. Here the pause is an hour.
+    # Each slice of a lane is read by a new client. If the client had to repeat its first request, the pause before the
+    # repetition would take as long as reading the slice. Here the pause is an hour, so a repetition fails the test.
     arguments = KafkaSettings.reading_arguments
     monkeypatch.setattr(
         KafkaSettings,

@@ -131,7 +131,8 @@ def test_the_error_names_the_setting_that_spark_refuses(
 def test_a_damaged_archive_is_not_used_and_one_that_kills_java_is_dropped(
     home: Path, tmp_path: Path
 ) -> None:
-    # Make a cut archive with the same key in another home. A file with its size makes it seem complete.
+    # Put a truncated archive under the same name into another home. The `.size` file has the truncated size, so the
+    # archive seems complete.
     classes = tmp_path / "spark" / "classes"
     classes.mkdir(parents=True)
     for path in (home / "spark" / "classes").glob("*.jsa"):

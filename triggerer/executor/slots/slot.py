@@ -163,7 +163,7 @@ class Slot:
         try:
             await self.idle()
         finally:
-            # From now on the run may be queued again, and begin in another executor, which then writes its log.
+            # From now on the run may be queued again. If another executor begins the run, it also writes the run's log.
             ending.may_end_log = False
 
     def _kill(self) -> None:

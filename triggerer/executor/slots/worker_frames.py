@@ -102,7 +102,7 @@ class ResultsFrame(TypedDict):
 
 
 class QueryFrame(TypedDict):
-    """A question of the run, such as which asset events there are, or a request of the run to store a launch."""
+    """A query of the run, for instance for asset events, or the run's request to store a launch."""
 
     type: Literal["query"]
     run: int

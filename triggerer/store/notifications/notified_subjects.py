@@ -34,9 +34,10 @@ async def lock_notifications(session: AsyncSession, now: datetime) -> None:
 async def load_notified(
     session: AsyncSession,
 ) -> tuple[dict[tuple[str, str], LastNotification], datetime | None]:
-    """Return what was told about each object, and when the last digest was made.
+    """Return the last notification about each object, and the instant of the last digest.
 
-    If there was no digest, the instant is None, or the year 1970 once `lock_notifications` has made its row.
+    If there was no digest, the instant is None. Once `lock_notifications` has made the digest's row, the instant is
+    the beginning of 1970.
     """
     rows = await session.scalars(select(NotifiedSubject))
     told = {

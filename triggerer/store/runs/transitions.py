@@ -1,4 +1,4 @@
-"""State changes of runs and tasks: waits, progress, queueing again, and cancelling. The caller commits.
+"""Changes the states of runs and tasks: waits, progress, queueing again, and cancelling. The caller commits.
 
 An executor's change counts only if the run's row shows this executor, and the epoch of its claim. So an executor that
 seemed dead, and whose runs were queued again, can no longer write.

@@ -14,7 +14,7 @@ from triggerer.store.schema.models import AssetEvent, DagRun, QueuedAssetEvent
 async def assign_events(session: AsyncSession, run_pk: int, event_ids: Sequence[int]) -> None:
     """Assign these events to the run, whether or not its DAG waits for their assets.
 
-    The command calls this function on a store without a scheduler. An event that waited in the DAG's queue waits no
+    `dags test` calls this function on a store without a scheduler. An event that waited in the DAG's queue waits no
     longer.
     """
     if not event_ids:

@@ -87,8 +87,8 @@ async def _request(
     """Store a request, and return from which instant on the watcher's log is read again.
 
     Events from before `cleaned_before` were deleted, and with them the keys that show which messages are repeats. So
-    the request does not begin before that instant. The broker had advanced past the messages of these events before
-    they were deleted.
+    the request does not begin before that instant. No message is missed, because the broker had advanced past the
+    messages of these events before the events were deleted.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)

@@ -255,7 +255,8 @@ class Flow:
     async def run(self) -> None:
         """Resume paused lanes.
 
-        This is a separate task, because the poll may be waiting for the broker's next message.
+        This runs in a task of its own, because the poll cannot resume a lane while it waits for the broker's next
+        message.
         """
         try:
             with plugin_code(f"resume_lane() of the shared stream {self._state.name}"):

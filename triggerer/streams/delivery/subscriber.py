@@ -242,8 +242,8 @@ class Subscriber(Deriver):
         self.open_entry = None
         if self.error is not None:
             raise self.error
-        # The subscriber has left, and its filter swallowed the cancellation. The ledger does not wait for the
-        # subscriber.
+        # Without an error, the subscriber has left, and its filter swallowed the cancellation. End the filter's input.
+        # The ledger no longer waits for the subscriber.
 
     async def run(self) -> None:
         """Drive the filter until it ends, and submit its events to the sink.

@@ -14,8 +14,8 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# An advance may finish before its cancellation arrives. The case then tries the same await again, at most this number
-# of times for all awaits together. After that, an advance that finishes too early ends the case.
+# An advance may finish before its cancellation arrives. Then the case tries to cancel another advance at the same
+# await. The case does so at most this number of times, for all awaits together.
 _LATE_AT_MOST = 5
 
 

@@ -20,7 +20,7 @@ class ProducerConformance(
     StoredStateCases,
     ClosingCases,
 ):
-    """Subclass it as `TestMyBroker`, declare the broker's features, and implement the hooks.
+    """Tests a producer: subclass this suite as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
     Each case runs in its own event loop, between `setup` and `teardown`. It publishes to lanes 0, 1, … of the empty
     source that `setup` has made. If a case needs a feature that the suite does not declare, the case is skipped, and

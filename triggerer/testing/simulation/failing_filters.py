@@ -15,9 +15,9 @@ A filter that raises for ever stops its lane, and so breaks these rules without 
 
 @dataclass(frozen=True, slots=True)
 class FailingFilter:
-    """A watcher whose filter raised.
+    """A watcher whose filter raised an error.
 
-    `given` counts the distinct messages that the filter got. `raised` counts the messages on which the filter raised.
+    `given` counts the distinct messages that the filter got. `raised` counts the messages on which it raised an error.
     """
 
     watcher: str

@@ -78,7 +78,10 @@ class Driver:
         )
 
     def has_ended(self) -> bool:
-        """True if the JVM is gone. While another process is the JVM's parent, `code` is unknown, so read `/proc`."""
+        """True if the JVM is gone.
+
+        While another process is the JVM's parent, `code` is unknown. Then `/proc` shows whether the JVM is gone.
+        """
         if self.code is not None or self.pid is None:
             return self.code is not None
         try:

@@ -1,7 +1,8 @@
 """`output.jdbc`: Spark writes a draft table. Then a commit stores the output's token and moves the draft's rows.
 
-Spark's own connection executes the statements, which it receives in the option `sessionInitStatement`. So the
-statements use the driver that writes the rows, and work in classic sessions and over Connect.
+Spark executes each statement, such as the commit, on a JDBC connection of its own. The option `sessionInitStatement`
+contains the statement. So a statement uses the driver that writes the rows, and works in classic sessions and over
+Connect.
 """
 
 from __future__ import annotations

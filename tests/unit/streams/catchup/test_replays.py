@@ -251,8 +251,8 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
         sink.delayed_positions = []
         manager.rewind(member, [AGAIN])
         await sink.until(lambda: bool(sink.delayed_positions))
-        # The watcher is live until its position is durable, so it gets message 3 live. The replay does not cover
-        # message 3, because the log did not have it when the replay began.
+        # The watcher stays live until the replay's position is durable, so it gets message 3 live. The replay does not
+        # cover message 3, because the log did not have it when the replay began.
         scene.publish(3)
         await sink.until(lambda: len(sink.events) == 4)
         sink.release()

@@ -77,8 +77,8 @@ async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> N
             assert len(service.store.waiting) <= settings.max_pending + 1
             assert group.outstanding <= settings.max_outstanding
             assert all(lane.outstanding <= 20 for lane in group.state.lanes)
-            # The ledger keeps passed messages until they are half of its list, so the list may be twice as long as the
-            # bound. The producer, the poll and the filters have a few more messages.
+            # The ledger drops passed messages only once they are half of its list. So the list may be twice as long as
+            # the bound. The producer, the poll and the filters have a few more messages.
             assert len(Raw.alive) <= 2 * settings.max_outstanding + 5
             most = max(most, len(Raw.alive))
             # The store confirms one at a time: it lags all the time.

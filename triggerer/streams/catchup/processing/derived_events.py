@@ -69,8 +69,8 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # Ignore an event that derives from no message. The live filter yields such events too, and the store
-                # gets them from there.
+                # Ignore an event that derives from no message. The live filter yields such events too, and submits them
+                # to the store.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1

@@ -40,8 +40,8 @@ class Outcomes:
     Args:
         name: The watcher's name, for errors.
         on_failure: Called with each error that users should see.
-        on_success: Called when a message of a lane has passed. If messages of a log pass one after another, it is
-            called only for the first of them.
+        on_success: Called when the filter has passed a message. If a log's filter passes several messages of one lane
+            in a row, `on_success` is called only for the first.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ _STREAM_WAITS = "its stream waits"
 
 
 class RestChecker:
-    """Finds rows, states and backlogs that a stream's owner could have deleted after the advances that it knows of.
+    """Finds rows, states and backlogs that a stream's owner could have deleted after advances that the owner knows of.
 
     Args:
         fail: Called with the broken rule and the details.

@@ -148,7 +148,7 @@ def _with_relapses(drawn: CatchingUpDraws) -> CatchingUpDraws:
 def _with_poison(scenario: Scenario, drawn: CatchingUpDraws) -> CatchingUpDraws:
     """Let the service park most poison messages, and the operator replay them.
 
-    Both take many steps, so other faults are rare.
+    A seed has a limited number of steps, and parking and replaying take many of them. So other faults are rare.
     """
     logs = Random(f"{scenario.seed}/set aside in logs")
     return replace(
