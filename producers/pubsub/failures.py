@@ -10,9 +10,9 @@ _MOST: Final = 50_000
 
 
 class Failures:
-    """How often each message has failed. Only the messages that failed most recently are remembered.
+    """Counts how often each message has failed. Only the `most` messages that failed last are remembered.
 
-    The counts are in memory, and a restart begins at zero. Only the counts that Pub/Sub makes itself, for the
+    The counts are in memory, so they begin at zero after a restart. Only the counts that Pub/Sub makes itself, for the
     subscription's dead-letter policy, survive a restart.
     """
 

@@ -99,6 +99,6 @@ def that_notes_its_start(topic: str, group: str, stamps: Path) -> str:
 
 
 def that_shows_a_row(topic: str, group: str, stamps: Path) -> str:
-    """Return a DAG file whose task takes a row of a DataFrame of its events, and writes the instants to `stamps`."""
+    """Return a DAG file whose task takes a row of a DataFrame of its events, and writes the times of its steps."""
     watched = _watched(topic, group, 1, "everything")
     return watched + _FIRST_ROW.replace("{stamps}", str(stamps))

@@ -10,8 +10,8 @@ this module. Both use this interpreter with its libraries, one broker, and equal
 - `throughput` reads a backlog, while the runs of a DAG take the events.
 - `ingestion` reads a backlog, and there is no DAG.
 
-The table has the medians of both sides, and the median of the pairs' ratios. The speed of a machine drifts within
-minutes, and the two sides of a pair drift together.
+A pair is one measurement of each checkout, one right after the other. The machine's speed changes within minutes, but
+hardly within a pair. So the table has the median of the pairs' ratios, in addition to the medians of both checkouts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Applications in cluster mode on a real standalone master with two workers: driver, worker, master and service die."""
+"""Applications run on a real standalone cluster. The tests kill a driver, a worker, the master or the service."""
 
 from __future__ import annotations
 

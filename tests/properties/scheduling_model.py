@@ -1,4 +1,4 @@
-"""The runs that must exist: a simple model of the contract's §4 to §6 that shares no code with the scheduler."""
+"""Computes the runs that must exist, by a simple model that shares no code with the scheduler."""
 
 from __future__ import annotations
 

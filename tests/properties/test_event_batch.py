@@ -1,4 +1,4 @@
-"""A batch of events, whole or split: each event keeps its rows, its order and its single answer."""
+"""Each event of a batch keeps its rows and its order, and gets one answer, even if the batch is split."""
 
 from __future__ import annotations
 

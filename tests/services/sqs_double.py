@@ -1,7 +1,8 @@
-"""A FIFO queue that follows the service's rules and keeps its messages over a restart, on the test's event loop.
+"""Serves a FIFO queue that follows the rules of Amazon SQS and survives a restart, on the test's event loop.
 
-ElasticMQ stores its messages, and treats restored ones as messages of a standard queue: messages that were in flight
-come after the others, and a group is delivered while some of it is in flight. moto stores nothing.
+The other servers of these tests cannot do that. moto stores no messages. ElasticMQ treats restored messages as messages
+of a standard queue: messages that were in flight come after the others, and a group is delivered while some of its
+messages are in flight.
 
 Source: "Exactly-once processing", "Understanding how to use FIFO queue receive request attempts" and "FIFO delivery
 logic" in the developer guide of Amazon SQS.

@@ -50,7 +50,7 @@ async def serve(
     *,
     on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer requests until cancelled. Then open requests have some seconds to finish.
+    """Answer requests until cancelled. Requests that are open at that moment may finish within `_GRACE`.
 
     Args:
         on_start: Called once, as soon as requests are answered.

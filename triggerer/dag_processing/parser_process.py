@@ -168,7 +168,7 @@ class ParserProcess:
             self._record_death(-signal.SIGKILL if code is None else code, reading)
 
     async def _converse(self, process: ChildProcess) -> bool:
-        """Send files and receive answers. Return True if a parser on demand has no work left, False if it died."""
+        """Send files and receive answers. Return True if no file is left (only on demand), False if the parser died."""
         is_done = False
         accepted = anyio.Semaphore(1, max_value=1)
         channel = process.channel

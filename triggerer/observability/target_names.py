@@ -41,7 +41,8 @@ def remember_targets(urls: Iterable[str]) -> None:
     for url in urls:
         if not is_reference(url):
             remember_secret(url)
-            # If the rest is only a host, such as `localhost`, do not hide it: other lines need it, too.
+            # If the URL without its scheme is only a host, such as `localhost`, do not hide it: other lines also need
+            # to show this host.
             if not _HOST_ONLY.fullmatch(rest := url.partition("://")[2]):
                 remember_secret(rest)
 

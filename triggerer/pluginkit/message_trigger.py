@@ -136,7 +136,7 @@ class MessageTrigger(BaseEventTrigger):
             ) from None
 
     def default_extra(self, message: Any, value: Any) -> dict[str, Any]:
-        """Return an event's `extra` if the trigger was given no `extra`: by default the value and all `ATTRIBUTES`."""
+        """Return an event's `extra` for a trigger without `extra`. By default it has the value and all `ATTRIBUTES`."""
         return {"value": value} | {name: get(message) for name, get in self.ATTRIBUTES.items()}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

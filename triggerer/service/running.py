@@ -168,7 +168,7 @@ def _show_outages(database: Database, notifier: SystemdNotifier, status: str) ->
 
 
 def _is_served(settings: Settings) -> bool:
-    """Return whether the database is a server. A server may start, or be set up, at the same time as this process."""
+    """Return whether the database is a server. A server may refuse a login at first, until its setup is complete."""
     url = parse_database_url(settings.database.url, home=settings.core.home)
     return url.get_backend_name() != "sqlite"
 

@@ -151,8 +151,8 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
     return replace(
         position,
         topic_id=topic.topic_id,
-        # Another program's commit has no number of partitions. Use the present number, as if no partition was added
-        # later.
+        # Another program's commit does not contain the number of partitions. Assume that no partition was added after
+        # that commit.
         partitions=position.partitions or topic.partitions,
         mark=None,
     )

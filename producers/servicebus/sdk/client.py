@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long one call of the SDK waits: for a frame (`_POLL_S`), or for further frames that have arrived already
-# (`_MORE_S`).
+# How long one call of the SDK waits for a frame. `_MORE_S` is for a call that only reads frames that have arrived
+# already.
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0

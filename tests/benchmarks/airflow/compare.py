@@ -161,8 +161,9 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # Our runtime believes that the loop was blocked if the clock jumps past the timeout. So first jump exactly
-            # to the timeout. In Airflow an event is overdue only after the timeout, so jump a second more.
+            # If the clock jumped past the timeout, our runtime would assume that the loop was blocked. So first move
+            # the clock exactly to the timeout. In Airflow an event is overdue only after the timeout, so then move the
+            # clock a second further.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

@@ -117,8 +117,8 @@ class Watching(BaseEventTrigger):
             yield TriggerEvent(value)
 
 
-# If connecting is cancelled, aiokafka 0.14 drops the connection without closing it. Collect garbage here, so that no
-# other test reports the connection.
+# If connecting is cancelled, aiokafka 0.14 drops the connection without closing it. Python warns of the connection when
+# it is collected as garbage. The test ends with a collection, so that the warning does not appear in another test.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )

@@ -1,4 +1,4 @@
-"""The overview of the page: the runs that need a person, in order, read with a bounded number of statements."""
+"""`read_overview` returns the runs that need a person, in order, with a bounded number of statements."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ async def test_a_parser_that_is_killed_is_started_again(database: Database, fold
 async def test_a_processor_that_is_cancelled_does_not_wait_for_its_watch(
     database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch waits in a thread, and without an event would notice the end only after 60 s."""
+    """The watch waits in a thread. If nothing woke the thread, it would notice the cancellation only after 60 s."""
     monkeypatch.setattr(watching, "awatch", partial(watching.awatch, rust_timeout=60_000))
     (folder / "a.py").write_text(DAG_FILE)
     async with processing(database, folder):

@@ -1,4 +1,4 @@
-"""The history of a stream: one value a minute, for an hour, in the memory of its owner."""
+"""A stream's owner has the history of the stream in memory: one value a minute, for an hour."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_old_hold_times_count_less() -> None:
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """No lease is ever over while the thread keeps up, unless it was released, lost or has reached its maximum."""
+    """While the thread keeps up, a lease ends only if it is released, is lost or has reached its maximum."""
 
     @initialize(deadline_s=st.integers(10, 600))
     def begin_all(self, deadline_s: int) -> None:

@@ -1,4 +1,4 @@
-"""When the run of a partition key may start, if the DAG has a quiet period and the clock is set back."""
+"""The run of a partition key starts after the DAG's quiet period, and not much later if the clock was set back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a task's function: from the call, from other tasks' results, and by name from the run."""
+"""Binds the arguments of a task's function: from the call, from results of other tasks, and from the run by name."""
 
 from __future__ import annotations
 

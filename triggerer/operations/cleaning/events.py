@@ -51,7 +51,8 @@ async def clean_events(
         quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
-    # Read the events that are older than either limit, because the events of a deleted run lose their keys at any age.
+    # Also read events that only the limit for runs counts as old. They stay, but if the run that emitted them was
+    # deleted, their keys are freed.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(

@@ -1,4 +1,4 @@
-"""The recorder: stores the events of triggers, many in one transaction (a group commit), and completes each event."""
+"""The recorder stores the events of triggers, many in one transaction (a group commit), and completes each event."""
 
 from __future__ import annotations
 

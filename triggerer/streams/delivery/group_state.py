@@ -321,7 +321,7 @@ class GroupState:
         return lane_tail
 
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
-        """Return where a watcher that missed the message at `position` continues: there, or at a cut before it."""
+        """Return where a watcher continues that missed the message at `position`: `position`, or a cut before it."""
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
     def trim_lane_tail(self) -> None:

@@ -151,7 +151,7 @@ class StallWatch:
         now = self._usage()
         is_computing = _is_most(before.computing, now.computing, seconds)
         if _is_most(before.queueing, now.queueing, seconds):
-            # The loop's thread mostly waited for a processor: the machine is overloaded, and this code is not to blame.
+            # The loop's thread mostly waited for a processor: the machine is overloaded. Blame no code.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
             # The loop's thread did not compute, so the interpreter's lock was free. Yet this thread woke late too:

@@ -80,7 +80,7 @@ class FormerAttempts:
         return [one for one in launches if not self._end(one, may_reattach=may_reattach)]
 
     def _end(self, former: FormerLaunch, *, may_reattach: bool) -> bool:
-        """Return True once the launch is gone; False: the launch still runs, for the next attempt to watch."""
+        """Return True once the launch is gone, or False if it keeps running because the next attempt can watch it."""
         since = datetime.now(UTC)
         self._on_wait(Wait(f"{_awaited(former)}: it is being stopped", since))
         until = time.monotonic() + patience_for(former, self._patience, since).total_seconds()
@@ -107,7 +107,7 @@ class FormerAttempts:
             self._on_wait(Wait(None, datetime.now(UTC)))
 
     def _find_and_stop(self, former: FormerLaunch, *, may_reattach: bool) -> Sighting | None:
-        """Stop the launch if it runs, and return its state. None: it still runs, for the next attempt to watch."""
+        """Stop the launch and return its state. Return None if it keeps running, for the next attempt to watch."""
         try:
             launcher = self._find_launcher(former.launcher)
         except TriggererError as error:

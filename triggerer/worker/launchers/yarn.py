@@ -1,4 +1,4 @@
-"""Applications on YARN in cluster mode: found by tag, watched and killed through the resource manager's REST API."""
+"""Launches applications on YARN in cluster mode, and watches and kills them through the resource manager's REST API."""
 
 from __future__ import annotations
 

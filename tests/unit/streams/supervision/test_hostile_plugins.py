@@ -22,7 +22,7 @@ from triggerer.testing import StreamHarness
 
 
 class Panic(BaseException):
-    """An error as native libraries raise it. It is no `Exception`, so `except Exception` does not catch it."""
+    """An error like those of some native libraries. `except Exception` does not catch it, for it is no `Exception`."""
 
 
 def cancel_own_task() -> None:

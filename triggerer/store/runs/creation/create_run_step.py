@@ -172,8 +172,9 @@ _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# The inner query finds the highest id to take, and not a list of ids. So it runs only once, even if the planner
-# misjudges the sizes. PostgreSQL's statement below does the same.
+# The inner query returns one value: the highest id to take. So the database runs the inner query only once. If the
+# inner query returned a list of ids, a planner that misjudges sizes could run it for each row. PostgreSQL's statement
+# below has such an inner query, too.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (

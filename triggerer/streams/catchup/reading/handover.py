@@ -179,8 +179,8 @@ class Handover:
         if not self._is_at_head(backlog):
             return False
         state = self._state
-        # The watcher waits for more messages now. Wake `SlowSubscribers`: a slow subscriber may be the reason why the
-        # lane is paused.
+        # The watcher has read the whole lane, and waits for messages. If a slow sibling causes a pause of the lane,
+        # `SlowSubscribers` must now fail the sibling. So wake `SlowSubscribers`.
         state.progress.signal_room()
         if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False

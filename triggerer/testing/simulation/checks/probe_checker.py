@@ -22,7 +22,7 @@ class Lease(Protocol):
 
 
 class ProbeChecker:
-    """Checks rule S13: a filter gets a message that failed too often only after a probe with another message.
+    """Checks rule S13: if a message has failed too often, a probe with another message comes before its next attempt.
 
     Only the first delivery under a lease is checked, because later ones depend on the results of earlier probes.
 

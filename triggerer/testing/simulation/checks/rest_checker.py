@@ -86,8 +86,8 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # Rows before the end of a lane may remain: a watcher stays for ever at a message whose events the store
-        # refuses.
+        # A watcher may stay behind for ever: at a message whose events the store refuses. Its row then has a position
+        # before the lane's end.
         behind = {
             at
             for at, row in rows.items()

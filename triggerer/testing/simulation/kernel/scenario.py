@@ -82,8 +82,8 @@ def has_deployments(seed: int) -> bool:
 def has_outages(scenario: Scenario) -> bool:
     """Whether all watchers of a log fail at once, again and again: in a seventh of the seeds with a log.
 
-    This simulates the failure of a service that all filters need. The log then has one lane, which is often at its
-    bound. So most steps go to redeliveries while other messages are outstanding.
+    This simulates the failure of a service that all filters need. The log then has one lane with a low bound of
+    outstanding messages. So in most steps messages are redelivered while others are outstanding.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/outages").random() < 1 / 7

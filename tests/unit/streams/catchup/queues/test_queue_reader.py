@@ -124,7 +124,7 @@ async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
 
 
 async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
-    """The large message leaves no room for "b" and "c" when all lanes are read. "a" must still be the lane's first."""
+    """When all lanes are read, the large message leaves no room for "b" and "c". "a" must still come before them."""
     store = Store()
     store.add("late", "a")
     store.add("large", "x" * LIMIT)
