@@ -96,6 +96,6 @@ def test_a_stream_that_nobody_else_has_room_for_is_kept_beyond_the_share() -> No
     cluster = Cluster([9, 1, 1, 1], instances=2, capacity=10)
     cluster.owner["s000"] = "i0"
     cluster.settle()
-    # i0 has room for one more trigger, and each share is two streams. Yet no stream may stay without an owner.
+    # Each share is two streams, but i0 has room for only one more trigger. No stream may stay without an owner.
     assert cluster.of(None) == []
     assert cluster.load("i0") <= 10
