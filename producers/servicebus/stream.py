@@ -306,7 +306,7 @@ class _Retries:
             self._failing_since = now
         elif now - self._failing_since > self._stream.connect_timeout_s:
             raise error
-        # If a receiver breaks soon after it was opened, that is no success, and the delays continue to grow.
+        # A receiver that breaks soon after it was opened counts as a failed attempt, so the delays continue to grow.
         ran_for = 0.0 if self._opened_at is None else now - self._opened_at
         self._opened_at = None
         delay = self._backoff.next_delay(ran_for)

@@ -17,7 +17,10 @@ _REPEATABLE_FOR_S: Final = 240.0
 
 
 class Attempts:
-    """The ids of polls. If a poll had no id, the messages of a lost answer would block their groups for a while."""
+    """The ids of polls. A poll whose answer was lost is repeated with its id, to get the messages of this answer.
+
+    Without the repetition, these messages would block their groups until their visibility timeout ends.
+    """
 
     def __init__(self) -> None:
         self._lost: list[tuple[str, float]] = []

@@ -1,4 +1,4 @@
-"""The messages that were received and not yielded yet, in order. A paused stream or lane yields none of them."""
+"""The messages that were received and not yielded yet, in order. A paused stream or lane yields no message."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def newest_tick(client: httpx.Client) -> dict[str, int]:
 
 
 def answers_late(service: SampleService) -> bool:
-    """Send a request over a new connection; return True if it fails, because the API has no room for it."""
+    """Send a request over a new connection. Return True if the API has no room for the connection."""
     try:
         with service.client() as client:
             return client.get(f"{V1}/overview", timeout=5).status_code != 200

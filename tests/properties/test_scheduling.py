@@ -1,4 +1,7 @@
-"""Random DAGs, events, pauses, caps, clocks and schedulers: the runs equal a model's. No DAG uses an event twice."""
+"""The scheduler makes the same runs as a model, and no DAG uses an event twice.
+
+The DAGs, events, pauses, caps, clocks and schedulers are random.
+"""
 
 from __future__ import annotations
 

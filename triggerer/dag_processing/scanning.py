@@ -21,7 +21,10 @@ HERE: Final = "."
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The content of the folder, and the parts that are *out of sight*: they may exist, but cannot be read now."""
+    """The content of the DAGs folder, and the parts that are *out of sight*.
+
+    A part that is out of sight may exist, but cannot be read now.
+    """
 
     files: dict[str, Stamp]
     """The stamp of every Python file whose status could be read, by relative path, in the order of the paths."""
@@ -57,12 +60,12 @@ def scan(folder: Path) -> Scanned:
 
 
 def scan_again(folder: Path, before: Scanned) -> Scanned:
-    """Scan the folder again. Parts that are out of sight now keep their former files."""
+    """Scan the folder again. A part that is now out of sight keeps its files of the scan `before`."""
     return with_hidden(before, scan(folder))
 
 
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
-    """Merge a scan with the previous one. Parts that are out of sight now keep their former files."""
+    """Merge the scan `now` with the scan `before`. A part that is out of sight in `now` keeps its files of `before`."""
     unmounted = {relative for relative in now.devices if _is_unmounted(relative, before, now)}
     reasons = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
     seen = Scanned(now.files, dict(sorted((now.unreadable | reasons).items())))

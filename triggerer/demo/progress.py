@@ -18,7 +18,10 @@ def watched_events(counts: Counts) -> int:
 
 
 def waiting_for_join(counts: Counts, asset: str) -> int:
-    """Return the number of an asset's events that wait for the other asset, or for the previous run."""
+    """Return the number of an asset's events that no run of the join has taken yet.
+
+    They wait for events of the other asset, or for the end of the join's previous run.
+    """
     return counts.waiting.get((JOIN, asset), 0)
 
 

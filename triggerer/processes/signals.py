@@ -25,9 +25,9 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    A plain `KeyboardInterrupt` would lose our exit code: if it leaves code that was compiled from a string, CPython
-    later ends the process by the signal (`run_eval_code_obj` in pythonrun.c). The methods of a dataclass, for example,
-    are compiled from a string.
+    A plain `KeyboardInterrupt` would lose our exit code. If it passes out of code that was compiled from a string,
+    CPython later ends the process by the signal (`run_eval_code_obj` in pythonrun.c). The methods of a dataclass, for
+    example, are compiled from a string.
     """
 
 

@@ -116,7 +116,8 @@ class Retention:
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
-        # If the clock was set back, the last cleaning lies ahead. Count the nights since the first check instead.
+        # If the clock was set back, the last cleaning may be in the future. In this case, count the nights since the
+        # first check.
         return night_after(last if last <= now else self._since) <= now
 
     async def _cut(self, state: CleaningState, now: datetime) -> datetime | None:

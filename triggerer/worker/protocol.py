@@ -50,7 +50,7 @@ SPOOL_FROM: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """A try of a task has begun. Or the try has failed, and the task waits.
+    """Reports that a try of a task has begun, or that the try has failed and the task waits.
 
     After a failed try, a task waits for its retry, or for the end of its work on Spark.
     """

@@ -118,7 +118,10 @@ class _Acknowledged(_Filter):
 
 
 class _FastFilter(_Filter):
-    """The trigger's code on the fast path, which has no advances. The filters report the last message instead."""
+    """The trigger's code on the fast path.
+
+    This path has no advances that could show the end of the work, so each filter reports its last message.
+    """
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:

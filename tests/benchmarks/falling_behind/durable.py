@@ -22,7 +22,10 @@ _SEEN: Final = struct.Struct("<qq")
 
 
 class Durable:
-    """Tells when each event was durable. Only one recorder writes at a time, so ids have the order of the commits."""
+    """Tells when the reader first saw each event in the store.
+
+    Only one recorder writes at a time, so ids have the order of the commits.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -113,7 +113,7 @@ async def test_each_topic_that_a_pattern_matches_now_is_looked_at(
     kafka_server.create_topic(f"{prefix}-b", retention_ms="60000")
     kafka_server.create_topic(f"{prefix}-c", cleanup_policy="compact")
     kafka_server.create_topic(f"other-{prefix}", retention_ms="1000")
-    # A dead-letter topic does not count as a topic of the pattern. A stream does not read it either.
+    # A stream of a pattern does not read dead-letter topics, so a dead-letter topic does not count as a match.
     kafka_server.create_topic(f"{prefix}-a.dead-letter", retention_ms="1000")
     found = await promised(monkeypatch, kafka_server.bootstrap_servers, pattern)
     assert found.guarantee is Guarantee.EFFECTIVELY_ONCE

@@ -42,7 +42,10 @@ asyncio.run(main())
 
 
 class Tokens:
-    """An authorization server. Its tokens expire after 5 seconds, so the client asks for a token at each call."""
+    """An authorization server whose tokens expire after 5 seconds.
+
+    The client renews a token minutes before it expires, so the client asks for a new token at each call.
+    """
 
     def __init__(self) -> None:
         self.current = "token-1"

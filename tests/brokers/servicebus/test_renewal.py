@@ -1,4 +1,4 @@
-"""Locks are kept while watchers work: in the real runtime, with filters that wait and filters that compute."""
+"""In the real runtime, the locks of messages are renewed while a filter waits, and while a filter computes."""
 
 from __future__ import annotations
 

@@ -168,9 +168,10 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
 
 
 async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
-    """Wait until the processes are gone, and return when one of them was last seen, by `boottime`.
+    """Wait until the processes are gone. Return the last `boottime` at which one of them was still alive.
 
-    The moment when this process notices the end would be less exact: it may have to wait for a processor.
+    The time at which this process notices their end would be less exact, because this process may have to wait for a
+    processor.
     """
     seen_at = 0.0
     with anyio.fail_after(within_s + 30):

@@ -62,7 +62,10 @@ def submit(recorder: EventRecorder, made: Sequence[Event], value: int) -> list[E
 def fails_between(
     monkeypatch: pytest.MonkeyPatch, error: Exception, *, times: int = 1_000_000
 ) -> list[int]:
-    """Let `times` transactions fail between their events and their state; return a list with the number of failures."""
+    """Let `times` transactions fail after they have written events, and before they write the state.
+
+    Return a list whose only item is the number of failures.
+    """
     save_states, failed = recorder_module.save_states, [0]
 
     def fail(changes: Sequence[StateChange]) -> Script[None]:

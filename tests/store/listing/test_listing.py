@@ -272,7 +272,10 @@ async def test_the_cost_of_the_list_of_dags_does_not_grow_with_waiting_events(
 
 
 async def _waiting(database: Database, *, queued: int, keyed: int) -> None:
-    """Give DAG `d` `queued` waiting events, as many events in a run, and `keyed` waiting events for two keys each."""
+    """Add events to the queues of DAG `d`.
+
+    `queued` events wait, and the same number of events is in a run. `keyed` further events wait for two keys each.
+    """
     await add_asset(database, 1, "a")
     for dag_id in ("another", "d"):
         await add_dag(database, dag_id, None)

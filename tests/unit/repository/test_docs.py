@@ -369,7 +369,10 @@ def test_files_and_modules_that_pages_and_docstrings_name_are_there() -> None:
 
 
 def is_name_of_ours(name: str) -> bool:
-    """Whether a dotted name is a module, or a word in its text. Nothing is imported: Airflow may be absent."""
+    """Whether a dotted name is a module of ours, or a word in the text of a module of ours.
+
+    Nothing is imported, because some modules need Airflow, which may be absent.
+    """
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:length])

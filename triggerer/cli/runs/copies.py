@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 async def print_copy(ship: str, row: RunView, out: BinaryIO) -> bool:
-    """Write the copy to `out`; return whether a copy exists.
+    """Write the copy of a run's log to `out`; return whether a copy exists.
 
     Args:
-        ship: `[logs] ship`.
+        ship: The setting `[logs] ship`.
     Raises:
         ConfigurationError: The SDK of the bucket is not installed.
         BucketError: The bucket refuses, or does not answer.

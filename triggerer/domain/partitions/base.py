@@ -46,7 +46,10 @@ class PartitionMapper(ABC):
         """
 
     def decode_downstream(self, downstream_key: str) -> Any:
-        """Return the value that a run's key names, such as the start of a day. A window derives its parts from it."""
+        """Return the value that a run's key names, such as the start of a day.
+
+        A window derives its parts from this value.
+        """
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(ABC):
-    """Lists the parts of a period: times without a zone, on the clock of the window's mapper, or texts (segments).
+    """Lists the parts of a period.
+
+    A part is a text (a segment), or a time without a zone on the clock of the window's mapper.
 
     Raises:
         DagError: `direction` is neither "forward" nor "backward".

@@ -103,7 +103,7 @@ class Registration:
         return not self._lease.is_over
 
     async def renew(self) -> None:
-        """Extend the lease to `expiry` from now.
+        """Extend the lease, so that it ends `expiry` from now.
 
         Raises:
             TransientStoreError: The lease was not extended. The caller may try again until the lease ends.

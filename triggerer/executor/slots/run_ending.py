@@ -95,7 +95,10 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Record the run's end, first in the run's log: once the store has the end, a user may read the log."""
+        """Write the run's end into the log first, and then into the store.
+
+        Once the store has the end, a user may read the log, so the log must be complete by then.
+        """
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
             # The run was cut short while the log was written.

@@ -65,7 +65,7 @@ async def open_copy(ship: str, row: RunView) -> AsyncIterator[LogCopy | None]:
     """Yield the copy of a run's log, or None if `copy_url` returns None.
 
     Args:
-        ship: `[logs] ship`.
+        ship: The setting `[logs] ship`.
     Raises:
         ConfigurationError: The SDK of the bucket is not installed.
         BucketError: The SDK finds no region, or the configured profile does not exist.

@@ -139,8 +139,8 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
         return await session.scalar(select(func.max(AssetEvent.id))) or 0
     limit = await database_now(session) - window - _LATEST_SUBMISSION
     low, high = 0, await session.scalar(select(func.max(AssetEvent.id))) or 0
-    # Binary search for the last event before `limit`. Timestamps do not quite follow the ids. That does no harm,
-    # because `limit` is so far in the past that the ids around it are settled too.
+    # Binary search for the last event before `limit`. Timestamps do not quite follow the ids, so the search may find a
+    # neighbour of this event. That does no harm: `limit` is so far in the past that the neighbour's id is settled, too.
     while low < high:
         middle = (low + high + 1) // 2
         at: datetime | None = await session.scalar(

@@ -322,7 +322,10 @@ def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: dateti
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return up to `limit` keys whose run needs no further event, each with the instant when it may start, in order."""
+    """Return up to `limit` keys whose run needs no further event, with the instants when the runs may start.
+
+    The key whose run may start first comes first.
+    """
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 

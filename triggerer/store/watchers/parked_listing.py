@@ -34,7 +34,7 @@ async def list_parked(
     watcher: str | None = None,
     state: str | None = None,
 ) -> list[ParkedView]:
-    """Return stored and parked messages in the order of storing.
+    """Return stored and parked messages in the order in which they were stored.
 
     Args:
         after: Only messages with higher ids than this.

@@ -17,7 +17,7 @@ class Subscribers:
 
     Args:
         on_interrupted: Called with a subscriber that was failed while its filter awaited the stream. The stream raises
-            the error there, but the filter may catch it and continue.
+            the subscriber's error in the filter, but the filter may catch this error and continue.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ async def check_streams(settings: RedisSettings, streams: Iterable[str]) -> None
 
 
 async def describe_delivery(settings: RedisSettings, *, ask: bool) -> DeliveryFacts:
-    """Describe when an entry counts as done, and when it is dropped. Only with `ask` the server's settings are read."""
+    """Describe when an entry counts as done, and when it is dropped. The server's settings are read only with `ask`."""
     limit = settings.delivery_policy().max_deliveries
     return DeliveryFacts(
         is_acknowledged=True,

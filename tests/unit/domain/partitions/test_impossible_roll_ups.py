@@ -1,4 +1,4 @@
-"""The author of a DAG is warned of a roll-up that never runs, or runs without all of its period."""
+"""The author of a DAG is warned of a roll-up whose run never starts, or starts too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When no watcher can fall behind, and when the store has no room for watchers that are behind (contract, rule 18)."""
+"""In some lanes no watcher can fall behind, and the store's room for watchers that are behind is limited (rule 18)."""
 
 from __future__ import annotations
 

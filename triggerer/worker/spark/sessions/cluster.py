@@ -1,4 +1,4 @@
-"""A classic session on its cluster: why its work waits for executors, and how the session gives them back."""
+"""Finds out why a classic session waits for executors of its cluster, and gives an idle session's executors back."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def release_executors(session: SparkSession) -> None:
     if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
         return
     backend = _scala(session.sparkContext).schedulerBackend()
-    # Spark checks ten times a second whether it has work. Until Spark has withdrawn its requests, the cluster would
-    # replace the killed executors.
+    # Wait until Spark has withdrawn its requests for executors. Otherwise the cluster would replace the killed
+    # executors. Spark checks ten times a second whether it still has work.
     if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
         return
     # SparkContext.killExecutors refuses during dynamic allocation, so call the scheduler's backend.
