@@ -318,7 +318,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Only async tests have a loop. `_no_task_is_left` is set up first, so it checks after the other fixtures.
+    # Only async tests have a loop. pytest ends fixtures in reverse order. `_no_task_is_left` is set up first, so it
+    # checks after the other fixtures have ended.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 

@@ -266,7 +266,7 @@ class SharedStreamProducer(ABC):
         """
 
     def use_state(self, state: StreamState) -> None:  # noqa: B027  (an optional hook)
-        """Receive the stream's stored state, which the producer saves from now on. Off by default.
+        """Receive the object that has the stream's stored state and saves new states. Off by default.
 
         Called once, before `open_stream`. The runtime reads the state only if this method is overridden.
         """

@@ -31,9 +31,10 @@ class Renewing:
     """Extends leases as they fall due.
 
     Args:
-        open_call: Opens the call; called in the thread at the first extension.
-        on_lost: Called in the thread with the number of lost leases, whose messages come again, and with the reason.
-        abort_call: Ends the present call, if there is one, and makes all later ones fail.
+        open_call: Opens a connection, and returns the function that extends leases over it. Called in the thread at the
+            first extension.
+        on_lost: Called in the thread with the number of lost leases and the reason. Their messages come again.
+        abort_call: Ends the extension that is under way, if there is one, and makes all later extensions fail.
     """
 
     def __init__(

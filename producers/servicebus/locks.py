@@ -64,7 +64,7 @@ class MessageLocks:
         self._mark_settled = mark_settled
         self._are_renewed = are_renewed
         self._locked: dict[int, LockedMessage] = {}
-        # The planned renewals of locks, and the functions that `delay` has put off, by the time when they are due.
+        # A heap, sorted by due time: the planned renewals of locks, and the functions that `delay` has put off.
         self._due: list[tuple[float, int, LockedMessage, Callable[[], None] | None]] = []
         self._numbers = itertools.count()
         self._delayed = 0

@@ -104,8 +104,8 @@ class KafkaClient:
         """Return, by partition, the offset that the group has committed. Partitions without a commit are left out."""
         asked = [(topic, self.partitions(topic))]
 
-        # The request is made by hand, because aiokafka ignores the error code of the whole answer. It would take
-        # "still loading" for "nothing committed" (0.14, both in the consumer and the admin client).
+        # The request is made by hand, because aiokafka 0.14 ignores the error code of the whole answer, in the consumer
+        # and in the admin client. aiokafka would take "still loading" for "nothing committed".
         async def ask(admin: AIOKafkaAdminClient) -> dict[int, int]:
             coordinator = await admin.find_coordinator(group)
             answer = await admin._send_request(OffsetFetchRequest(group, asked), coordinator)

@@ -254,7 +254,7 @@ def deliveries(message: BrokerMessage) -> int | None:
 
 
 def timestamp_ms(message: BrokerMessage) -> int | None:
-    """Return when the message was published, in milliseconds since the epoch; None if the broker does not tell."""
+    """Return when the message was published, in milliseconds since the epoch; None if the time is not known."""
     published = message.published_at
     return None if published is None else (published - _EPOCH) // _MILLISECOND
 

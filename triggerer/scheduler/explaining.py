@@ -136,7 +136,7 @@ async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[Next
 
     Raises:
         UnknownDag: There is no such DAG.
-        DagError, PluginError: The schedule cannot be read here.
+        DagError, PluginError: The schedule cannot be read in this process.
     """
     dag, _, _ = await _look(session, dag_id)
     with _schedule_code(dag_id):

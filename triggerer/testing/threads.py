@@ -1,4 +1,4 @@
-"""Waits for threads that work for the event loop. Their answers do not depend on the virtual clock."""
+"""Waits for threads that work for the event loop. The loop looks idle until they answer, which takes real time."""
 
 from __future__ import annotations
 

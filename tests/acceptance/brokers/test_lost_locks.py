@@ -1,4 +1,4 @@
-"""A whole service with a filter that works longer than the lock of its message lasts, and cannot renew the lock."""
+"""In a whole service, a filter works longer than the lock of its message lasts, and the lock cannot be renewed."""
 
 from __future__ import annotations
 

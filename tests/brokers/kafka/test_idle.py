@@ -1,4 +1,4 @@
-"""An idle stream fetches rarely, and this delays no message and no other request; on a real Apache Kafka."""
+"""On a real Apache Kafka, an idle stream fetches rarely, and this delays no message and no other request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`triggerer db clean` deletes an event of a watcher only if its message cannot come again; on each database."""
+"""On each database, `triggerer db clean` deletes a watcher's event only if the event's message cannot come again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans of a folder: the files that they find, and the files that they do not prove to be gone."""
+"""A scan finds the files of a folder. Files below a folder that cannot be read are out of sight, but not gone."""
 
 from __future__ import annotations
 

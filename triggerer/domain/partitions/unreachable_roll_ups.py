@@ -1,4 +1,4 @@
-"""Finds roll-ups whose window does not fit the mapper's period, so that the run never starts, or starts too early."""
+"""Finds roll-ups whose window does not fit the period of `upstream_mapper`: runs never start, or start too early."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Limits:
         return replace(self, events=before, runs=before, logs=None)
 
     def with_room(self, before: datetime) -> Limits:
-        """Return these limits for a database that is full: events and runs before the instant are old, too.
+        """Return these limits for a database that is full: events and runs before this instant also count as old.
 
         The limit for runs moves as well, because an event stays as long as a run needs it. If the limit for runs is
         None, the runs stay, with their events.

@@ -1,4 +1,4 @@
-"""Plans for watchers: which are new, gone or changed, and what happens to the messages that they miss."""
+"""Finds the watchers that new DAG files add, remove or change, and the effect on positions and backlogs."""
 
 from __future__ import annotations
 

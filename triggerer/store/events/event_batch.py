@@ -64,8 +64,8 @@ class EventBatch:
         self.partition_keys: list[str | None] | None = None
         self.fences: dict[Fence, int] = {}
         """The fences (leases) under which rows may be written, each with its number, counted from 1."""
-        # The source, instant and ordinal of the previous event. The next event mostly has equal values, which saves a
-        # look-up.
+        # The source, instant and ordinal of the previous event. The next event usually has the same values, and then
+        # needs no look-up.
         self._source: EventSource | None = None
         self._now: datetime | None = None
         self._ordinal = 0

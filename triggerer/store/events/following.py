@@ -134,7 +134,7 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
 
 
 async def _settled_id(session: AsyncSession, window: timedelta) -> int:
-    """Return a settled id for a client without a state: the last event that is older than any open transaction."""
+    """Return a settled id for a client without a state: the id of the last event older than any open transaction."""
     if session.get_bind().dialect.name == "sqlite":
         return await session.scalar(select(func.max(AssetEvent.id))) or 0
     limit = await database_now(session) - window - _LATEST_SUBMISSION

@@ -187,9 +187,9 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """Cancel the tasks that the store shows as running in these runs, which were queued.
+    """Cancel the tasks of these cancelled runs that the store still shows as running.
 
-    Such a task was running when an earlier attempt was interrupted.
+    The runs were queued, so no task is at work. Such a task was interrupted with an earlier attempt.
     """
     await session.execute(
         update(_TASKS)

@@ -146,7 +146,7 @@ async def load_bookmark(session: AsyncSession, watcher_id: int, classpath: str) 
     """Return the last bookmark of a watcher. Its value is None if there is none, or if another trigger class stored it.
 
     Args:
-        classpath: The class path of the watcher's trigger now.
+        classpath: The class path of the watcher's present trigger.
     """
     row = await session.get(WatcherBookmark, watcher_id)
     if row is None:

@@ -328,8 +328,8 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for the sink before `pending`. While the service stops, `pending` never has room again, and the wait
-            # for it ends with a cancellation.
+            # Wait for `pending` last. If the service begins to stop while the filter waits for the sink, `pending` has
+            # no room from then on. Then the filter reads no further message, and waits here until it is cancelled.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -61,7 +61,7 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def publish_unordered(self, values: Sequence[str]) -> None:
-        """For the feature `queue`, if the source can send messages without order: send them, each in its own lane."""
+        """Send messages without order, each in its own lane. Only for the feature `queue`, if the source allows it."""
         raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
 
     async def committed(self, lane: int = 0) -> int:

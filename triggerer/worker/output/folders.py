@@ -1,4 +1,4 @@
-"""Where `output.parquet` writes: this machine, a file system of Hadoop, or the machine of a Spark Connect server."""
+"""The folder of `output.parquet`: on this machine, in a file system of Hadoop, or on a Spark Connect server."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class Connection:
 
     def _read(self, query: str, **options: str) -> DataFrame:
         reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
-        # A fetch size above zero would make Spark switch off the automatic commit. Use one partition, because Spark
-        # cannot read a query in parts.
+        # With a fetch size above zero, Spark would switch off the automatic commit, which `execute` needs. Use one
+        # partition, because Spark cannot read a query in parts.
         return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 
 

@@ -323,7 +323,7 @@ def without_stacktrace(text: str) -> str:
 
 
 def coordinate_of(source: str) -> str | None:
-    """Return the Maven coordinate of a data source for the installed PySpark. None: the source is not known."""
+    """Return the Maven coordinate of a data source, for the installed PySpark version. None: the source is unknown."""
     spark = _pyspark_version()
     minor = ".".join(spark.split(".")[:2])
     delta = (

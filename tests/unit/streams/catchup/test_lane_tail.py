@@ -1,4 +1,4 @@
-"""A watcher reads the newest messages of its lane from memory, while memory makes room for newer ones."""
+"""A watcher reads its lane's newest messages from memory, or from the log if newer messages have displaced them."""
 
 from __future__ import annotations
 

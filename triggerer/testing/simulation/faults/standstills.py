@@ -1,4 +1,4 @@
-"""Standstills: the process or its machine stops for a while inside a filter. The filter is the first to continue."""
+"""Lets the process, or its machine, stand still while a filter runs. Afterwards this filter continues first."""
 
 from __future__ import annotations
 
