@@ -1,4 +1,4 @@
-"""The conformance suites find the faults of bad plugins: each plugin here has one fault and must fail one named case."""
+"""The conformance suites find the faults of bad plugins: each plugin here has one fault, and must fail a named case."""
 
 from __future__ import annotations
 
