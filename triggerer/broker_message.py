@@ -101,7 +101,7 @@ class BrokerMessage:
     def forget_decoded(self) -> None:
         """Forget the decoded values, or begin without any.
 
-        A subclass whose constructor does not call the constructor above must call this method in its own constructor.
+        A subclass whose constructor does not call `BrokerMessage.__init__` must call this method in its constructor.
         """
         _set_json(self, _NOT_DECODED)
         _set_decoded(self, None)

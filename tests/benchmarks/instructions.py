@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.instructions TREE latency|events [--store sqlite|postgresql] [--rate 5] [--seconds 40]`
 
-TREE is a checkout of the commit before. It is compared with the checkout that runs this module.
+TREE is a checkout of an earlier commit. It is compared with the checkout that runs this module.
 
 The processor time of a message differs by a tenth between two starts of the same code (caches, other processes, the
 location of a file). A count of instructions differs only by a hundredth. The count leaves out the kernel's

@@ -1,7 +1,8 @@
 """Measures the runtime alone, in one process: raw events per second through fan-out, filters and advance.
 
-There is no broker and no database. Most filters of a shared stream skip most events, so `skip` shows the cost of a
-subscriber without work. In `yield` each filter derives an event from each raw event, which is confirmed at once.
+There is no broker and no database. Most filters of a shared stream skip most events, so the rows with `skip` show the
+cost of a subscriber without work. In the rows with `yield`, each filter derives an event from each raw event, and the
+derived event is confirmed at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A double with a stored state passes the suite, and the suite finds the faults of its subclasses."""
+"""A double with a stored state passes the suite, and the suite finds the faults of the double's subclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container image. The tests make its base of Debian packages, and need no container engine and no registry."""
+"""The container image. The tests build its base from Debian packages, and need no container engine and no registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Performs the steps of a play on a database and on the model of partition keys, and compares the runs."""
+"""Performs a play (`partition_plays`) on a database and on the model of partition keys, and compares the runs."""
 
 from __future__ import annotations
 

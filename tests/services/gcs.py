@@ -1,7 +1,7 @@
-"""Google Cloud Storage by fake-gcs-server, and the jar by which Hadoop, and so Spark, reaches it (`gs:`).
+"""Google Cloud Storage, played by fake-gcs-server, and the jar with which Hadoop and Spark reach it (`gs:`).
 
-fake-gcs-server honours `ifGenerationMatch` in each kind of upload since its version 1.56. It is built with Go, once on
-a machine.
+fake-gcs-server honours `ifGenerationMatch` in each kind of upload since its version 1.56. The server is built with Go,
+once on each machine.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ServiceError(Exception):
 def free_ports(count: int) -> list[int]:
     """Find `count` ports that nothing listens on, below the range that outgoing connections take.
 
-    Within that range, a client could get the port of a server that is stopped for a while.
+    While a server is stopped, an outgoing connection could take the server's port if it were in that range.
     """
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):

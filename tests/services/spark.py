@@ -1,4 +1,4 @@
-"""A home with an archive of Spark's classes, made once for a test session. Other homes borrow the archive."""
+"""Makes a home folder with an archive of Spark's classes, once for a test session. Other homes borrow the archive."""
 
 import fcntl
 import json

@@ -124,7 +124,7 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        The processor has started once its first write is done. This write has the files that were read within a second.
+        `task_status` reports the start after the first write, which has the files that were read within one second.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """

@@ -60,7 +60,7 @@ def divide(
 
     The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
     own more streams than its share, as long as no instance below the share has room for them. If the instance gave up
-    such a stream earlier, it would only claim the stream again. An instance always gives up streams whose triggers
+    such a stream, no other instance would claim the stream. An instance always gives up streams whose triggers
     exceed its capacity.
 
     Args:

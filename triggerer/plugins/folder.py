@@ -79,7 +79,7 @@ class _FreshLoader(SourceFileLoader):
 
     Python reuses cached bytecode if the file's size and its modification time in whole seconds are unchanged. So after
     two saves within a second, Python could run the first version. This loader caches code in memory by the file's
-    stamp, and only for files that were old enough when they were read.
+    stamp, and only if the file had been unchanged for `_STABLE_NS` when it was compiled.
     """
 
     def get_code(self, fullname: str) -> CodeType:

@@ -193,7 +193,9 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _end_former_launches(self) -> bool:
-        """End the launches of former attempts, except applications in cluster mode: a task can wait for their end.
+        """End the launches of former attempts, except applications in cluster mode.
+
+        Such an application continues, because a task can wait for it instead of submitting it again.
 
         If the state of a launch stays unknown, report that the run must wait, and return False.
         """

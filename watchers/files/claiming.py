@@ -74,7 +74,7 @@ def list_names(directory: Path, only: str | None = None) -> set[str]:
 
 
 def _may_be(ask: Callable[..., bool], *arguments: Any) -> bool:
-    """Return the result of `ask`, or True if it raises: a file that cannot be examined must not delay others."""
+    """Return the result of `ask`, or True if it raises. The error of one file must not end the search for others."""
     try:
         return ask(*arguments)
     except OSError:

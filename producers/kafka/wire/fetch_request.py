@@ -110,7 +110,8 @@ class FetchByIdResponse(Response):  # type: ignore[misc]
 class WantedPartition(NamedTuple):
     """The part of a request about one partition.
 
-    `last_epoch` is the epoch of the message before `offset`; None asks for no comparison.
+    `last_epoch` is the epoch of the message before `offset`. The broker compares this epoch with its log. None: the
+    broker compares nothing.
     """
 
     partition: int

@@ -30,7 +30,7 @@ async def in_script(database: Database, name: str) -> None:
 async def test_a_transaction_that_writes_nothing_does_not_end_an_outage(
     sqlite: Database, change: object
 ) -> None:
-    """Such a transaction succeeds on a full disk. It once ended the outage in the status and the log for a moment."""
+    """Such a transaction succeeds on a full disk. An earlier version then reported the end of the outage."""
     await add_asset(sqlite, 1, "orders")
     sqlite.availability.record_failure(Use.WRITES, StoreUnavailable("disk full"))
     await change(sqlite, "unknown")  # type: ignore[operator]

@@ -134,7 +134,7 @@ async def test_a_log_that_cannot_be_written_does_not_keep_a_run_from_ending(tmp_
 async def test_a_log_whose_file_system_hangs_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe without a reader cannot be opened for writing, like a file on a server that does not answer."""
+    """Opening a pipe for writing hangs while it has no reader, like opening a file on a server that does not answer."""
     monkeypatch.setattr(log_files, "_PATIENCE_S", 0.2)
     path = tmp_path / "r.log"
     os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""A trigger that has failed is shown as failing until an attempt has gone on for longer than the one that failed."""
+"""A trigger that runs again after a failure is shown as failing until it has run for longer than before the failure."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def test_metadata_is_asked_over_a_connection_and_may_forbid_to_create_topi
 
 async def test_a_fetch_is_sent_with_the_wait_that_was_set(consumer: AIOKafkaConsumer) -> None:
     internals.set_fetch_wait(consumer, 123)
-    # The fetcher reads the attribute when it builds a request, and has no other name for the wait.
+    # When the fetcher builds a request, it takes the wait from this attribute alone.
     assert "_fetch_max_wait_ms" in Fetcher._get_actions_per_node.__code__.co_names
     assert vars(consumer._fetcher)["_fetch_max_wait_ms"] == 123
 

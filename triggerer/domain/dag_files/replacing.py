@@ -43,7 +43,8 @@ def with_former_definitions(
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
     """Map the old identity to the new identity of each asset that has only a new name, or only a new URI.
 
-    The store renames the asset's row, which keeps its watchers and queued events. Recorded events keep the old one.
+    The store renames the asset's row, which keeps its watchers and queued events. Recorded events keep their old
+    identity.
     """
     free = [key for key in before.assets if key not in after.assets]
     by_name = {key.name: key for key in free}

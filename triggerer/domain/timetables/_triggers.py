@@ -37,7 +37,7 @@ def next_tick(
 
     Args:
         last: The data interval of the last run; None: there was no run.
-        first: Returns the first tick of a DAG with neither a run nor a start.
+        first: Returns the first tick of a DAG with neither a run nor a start date.
         interval: The length of the data interval before the tick.
     """
     earliest = restriction.earliest
@@ -66,7 +66,7 @@ def next_tick(
 
 
 def first_tick(ticks: Ticks, grace: timedelta | None = None) -> datetime | None:
-    """Return the first tick of a DAG without a start: the last past tick if it is recent, otherwise the next tick.
+    """Return the first tick of a DAG without a start date: the last past tick if it is recent, otherwise the next.
 
     Args:
         grace: How far back the past tick may lie. None: five minutes, or a tenth of the time between the past tick and

@@ -55,8 +55,8 @@ class TickTimetable(HasTicks):
     """A run at each instant that `after` and `before` return. The simplest base class for a timetable of your own.
 
     With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant gets a run. For a DAG
-    with neither a start nor a run, only a recent past instant counts as missed. Recent means at most five minutes ago,
-    or at most a tenth of the gap to the next instant, whichever is longer.
+    with neither a start date nor a run, only a recent past instant counts as missed. Recent means at most five minutes
+    ago, or at most a tenth of the gap to the next instant, whichever is longer.
     """
 
     __slots__ = ()

@@ -61,7 +61,7 @@ class RunEnding:
     async def record_death(
         self, death: Death, *, output: str, has_begun: bool, malformed: str | None = None
     ) -> None:
-        """Record the end of a run whose process has died: the verdict, or else a failure.
+        """Record the end of a run whose process has died: the verdict if there is one, otherwise a failure.
 
         Args:
             output: The worker's last output outside the run's log.

@@ -45,8 +45,8 @@ async def find_sources(
 ) -> dict[str, Source]:
     """Return the source of each shared stream, by the stream's id. No source is contacted.
 
-    The function executes users' code in this process, as `triggerer check` does. If that code fails, the kind is
-    `UNKNOWN`.
+    The function executes users' code in this process, as `triggerer check` does. If that code fails, the kind of the
+    source is `UNKNOWN`.
 
     Args:
         triggers: If several triggers belong to one stream, only the first is used.

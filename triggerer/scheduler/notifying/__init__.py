@@ -1,1 +1,1 @@
-"""Tells people about failing watchers, parked messages and failed runs: finds them in the store, and sends messages."""
+"""Finds failing watchers, parked messages and failed runs in the store, and sends notifications about them."""

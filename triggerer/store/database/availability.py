@@ -17,8 +17,8 @@ _log = LazyLogger(__name__)
 
 _FIRST_GAP_S: Final = 5.0
 _LONGEST_GAP_S: Final = 300.0
-# If an outage begins within 60 seconds after the end of another outage, both count as one outage. So a database that
-# comes and goes is logged less and less often.
+# If an outage begins within 60 seconds after the end of another outage, both count as one outage. The intervals between
+# an outage's log lines grow, so a database that comes and goes is logged less and less often.
 _SEPARATE_AFTER_S: Final = 60.0
 
 

@@ -107,7 +107,10 @@ async def _request(
 
 
 async def begin_restoration(session: AsyncSession, start: datetime, *, now: datetime) -> None:
-    """Record the restore. Until all DAG files have been read, watchers that they add are set back too."""
+    """Record the restore.
+
+    From now on, `set_back_new_watchers` sets back newly added watchers, until all DAG files have been read.
+    """
     session.add(Restoration(start=start, restored_at=now))
     await session.flush()
 

@@ -253,8 +253,8 @@ class Subscriber(Deriver):
         """
         current_subscriber.set(self)
         try:
-            # The order matters. Our scope swallows our own cancellation, so a cancellation that reaches `plugin_code`
-            # is not ours.
+            # `plugin_code` must be outside our scope. The scope swallows our own cancellation, so a cancellation that
+            # reaches `plugin_code` is not ours.
             with plugin_code(f"The filter of {self.name}"), self._scope:
                 self._select(selector_of(self.trigger))
                 stream = self.stream()

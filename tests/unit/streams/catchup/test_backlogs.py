@@ -173,9 +173,9 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
 def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_failed(
     *, was_pulled_before: bool
 ) -> None:
-    """The row is deleted, unless an earlier failure of message 3 makes the broker redeliver 5 to 8 (seed 2619).
+    """The row is deleted, unless message 3 failed earlier, so that the broker redelivers messages 5 to 8 (seed 2619).
 
-    If the broker redelivers the messages, their advance does not count.
+    If the broker redelivers these messages, their advance does not count.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)

@@ -1,4 +1,4 @@
-"""A subscriber that holds up a lane or the poll while a sibling waits falls behind alone (rules 8 and 18)."""
+"""If a subscriber holds up a lane or the poll while a sibling waits, the subscriber falls behind (rules 8 and 18)."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ class CronTriggerTimetable(TickTimetable):
 
     Args:
         interval: The length of the data interval before each run.
-        run_immediately: Chooses the first run of a DAG with neither a start nor a run. True: the last past instant. A
-            timedelta: the last past instant if it was at most this long ago; otherwise the next instant. False: like a
-            timedelta of five minutes, or of a tenth of the gap between two instants, whichever is more.
+        run_immediately: Chooses the first run of a DAG with neither a start date nor a run. True: the last past
+            instant. A timedelta: the last past instant if it was at most this long ago; otherwise the next instant.
+            False: like a timedelta of five minutes, or of a tenth of the gap between two instants, whichever is more.
     Raises:
         DagError: An argument is invalid.
     """
@@ -73,7 +73,7 @@ class CronTriggerTimetable(TickTimetable):
         }
 
     def first(self) -> datetime | None:
-        """Return the first instant for a DAG with neither a start nor a run."""
+        """Return the first instant for a DAG with neither a start date nor a run."""
         if self.run_immediately is True:
             past = self._ticks.at_or_before(now())
             return past or self._ticks.after(now())

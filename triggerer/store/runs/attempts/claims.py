@@ -155,7 +155,7 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# For SQLite the statement names the index, because SQLite ignores the LIMIT when it plans, and would otherwise read all
+# For SQLite the statement names the index. SQLite's planner ignores the LIMIT, and would otherwise choose to read all
 # runs that ever existed. On PostgreSQL the chosen ids form an array, so that the inner query is executed only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""

@@ -70,7 +70,7 @@ class CreateRun:
 
     `triggerer.store.runs.creation.create_run.create_run` explains the fields. If the run takes events, the step also
     changes the DAG's row, so that another scheduler that plans for the DAG notices the new run. If `unchanged` is given
-    and does not hold, the step changes nothing and returns no row.
+    and the DAG's row has changed, the step changes nothing and returns no row.
     """
 
     dag_id: str

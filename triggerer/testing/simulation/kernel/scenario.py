@@ -92,9 +92,8 @@ def has_outages(scenario: Scenario) -> bool:
 def has_instant_answers(scenario: Scenario) -> bool:
     """Whether broker, store and filters answer within a few turns of the loop.
 
-    They do so in a tenth of the seeds with a log and without outages. Answers take no time, so actions that are far
-    apart in other seeds fall into one turn of the loop. Few messages are outstanding at a time, and many arrive
-    together.
+    They do so in a tenth of the seeds with a log and without outages. Actions that are far apart in other seeds then
+    fall into one turn of the loop. In these seeds, messages arrive in floods, and few may be outstanding at a time.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1

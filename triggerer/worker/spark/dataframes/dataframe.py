@@ -71,8 +71,8 @@ def to_dataframe(
     """
     rows = list(events)
     if extra_schema is None:
-        # Without events, `extra` is a map: files cannot store a struct without fields, and `extra.value` is null in a
-        # map.
+        # Without events, `extra` is a map, because files cannot store a struct without fields. In a map, `extra.value`
+        # is null instead of an error.
         return _create(spark, to_arrow(rows), empty="map<string, string>")
 
     from pyspark.sql.functions import from_json

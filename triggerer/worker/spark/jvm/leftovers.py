@@ -32,7 +32,7 @@ Baseline = Mapping[str, Any]
 
 
 class _Classes:
-    """Finds Java classes by their full names, without a question to the JVM.
+    """Finds Java classes by their full names, without a request to the JVM.
 
     Py4J's own way, `jvm.java.util.ArrayList`, asks the JVM about each part of the name, and takes up to 4 ms.
     """

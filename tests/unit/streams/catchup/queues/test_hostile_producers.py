@@ -103,7 +103,7 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
 async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     scene: HostileScene,
 ) -> None:
-    """All watchers that catch up share one bound. If such events filled it for ever, all of them would wait."""
+    """All watchers that catch up share a limit on pending events. Events that cannot be submitted must not fill it."""
 
     def raise_at_bad(watcher_id: int, payload: Any) -> bool:
         if payload == "bad":

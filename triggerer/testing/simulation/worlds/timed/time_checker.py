@@ -169,8 +169,8 @@ class TimeChecker:
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
-            # If the clock was set back, the run with the latest `run_after` may not be the newest. So look for an
-            # interval without a run.
+            # If the clock was set back, `last` may not be the newest run, and the interval after `last` may have a run
+            # already. So look for the first interval without a run.
             asked = [self._first_without_run(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
