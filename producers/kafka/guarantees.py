@@ -123,7 +123,8 @@ class _TopicFacts:
             try:
                 await guarded(client.send(node, DescribeTopicsRequest(names)), what)
             except NotImplementedError:
-                # The broker does not know this version of the request, which came with topic ids. So it has no ids.
+                # The broker does not know this version of the request. Kafka 2.8 introduced the version together with
+                # topic ids, so the broker has no topic ids.
                 self.has_topic_ids = False
             wanted = [
                 (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names

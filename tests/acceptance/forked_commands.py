@@ -151,7 +151,7 @@ def can_fork(environment: Mapping[str, str], of_forks: Mapping[str, str]) -> boo
     Python, the linker and the allocator read their variables only when a process starts.
 
     Args:
-        of_forks: The environment of the process that forks. A test may have changed its own since.
+        of_forks: The environment of the process that forks. It may differ from the environment of the calling test.
     """
     return all(
         environment.get(name) == of_forks.get(name)

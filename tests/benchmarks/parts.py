@@ -117,7 +117,10 @@ async def _first(consumer: AIOKafkaConsumer) -> list[Any]:
 
 
 async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: float) -> list[float]:
-    """Return the latencies of Kafka alone in ms, sorted, from the hand-over to the client to a bare consumer."""
+    """Return the sorted latencies of Kafka alone, in ms.
+
+    A latency begins when a message is given to the client, and ends when a bare consumer has the message.
+    """
     arrived: dict[tuple[int, int], int] = {}
     async with _consumer(bootstrap, topic) as consumer, anyio.create_task_group() as tasks:
 

@@ -1,4 +1,4 @@
-"""The producer of polled URLs and its trigger against the suites. A list on a test server is the broker."""
+"""Runs the conformance suites on the producer of polled URLs and its trigger. The broker is a list on a test server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a file that does not load wait, until the file loads or its DAG is gone."""
+"""If a DAG file does not load, its runs wait until the file loads again or their DAG is gone."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -157,7 +157,7 @@ def source_of(row: TriggerRow, fence: Fence) -> EventSource:
 def states_of(
     hosted: HostedTrigger, error_before: BaseException | None = None
 ) -> list[WatcherState]:
-    """Return the shown states of a hosted trigger's watchers.
+    """Return the states of a hosted trigger's watchers, as they are shown to users.
 
     Args:
         error_before: The error of the trigger's last failure, as long as the trigger does not count as working again.

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import partial
 from typing import Any, Final, TextIO
 
-# The client libraries of brokers log each attempt to connect. The error that ends the stream shows the outcome.
+# `Brief` drops the lines of the brokers' client libraries, because they log each attempt to connect. The error that
+# ends the stream shows the outcome.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",

@@ -261,7 +261,8 @@ class DagsFolder:
         root = str(self.root)
         elsewhere = [p for p in sys.path if p != root and (_is_plain(p) or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
-        # Any folder in a folder of `sys.path` is a namespace package, so only a module with a file reserves its name.
+        # Python takes any folder in a folder of `sys.path` for a namespace package. So a name is reserved only if its
+        # module has a file.
         return (
             spec is not None
             and spec.origin is not None

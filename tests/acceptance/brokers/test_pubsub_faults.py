@@ -44,7 +44,8 @@ SETTINGS = {"enable_message_ordering": True, "enable_exactly_once_delivery": Tru
 class Scene(BrokerScene):
     """A service that reads two subscriptions.
 
-    Two watchers read an ordered exactly-once subscription. A third watcher reads another subscription, and always runs.
+    Two watchers read an ordered exactly-once subscription. A third watcher reads another subscription, and must run
+    even while the first two fail.
     """
 
     def __init__(self, server: PubSubAdmin, proxy: TcpProxy, folder: Path, seed: int) -> None:

@@ -19,7 +19,8 @@ from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
 from tests.services.sqs_double import FifoDouble, open_fifo_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
-# At some messages both flaky watchers fail, so that the queue must deliver their groups again. At others one fails.
+# Both flaky watchers fail some messages, so the queue must deliver the groups of these messages again. For some
+# other messages, only one watcher fails.
 _FLAKY = FLAKY.replace("BASE", "SqsEventTrigger")
 _BOTH = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 == 1').replace("Flaky", "OnBoth")
 _ONE = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 != 2').replace("Flaky", "OnOne")

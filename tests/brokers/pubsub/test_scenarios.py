@@ -336,10 +336,10 @@ async def test_as_many_poison_messages_as_slots_keep_nobody_out(
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: PubSubDouble, name: str, ordered: bool
 ) -> None:
-    """The watchers failed at another message, and have not seen this one.
+    """The messages in `left` fail unread: the watchers failed at another message, and have not seen these messages.
 
-    The producer repeats the message from memory, so the service counts no delivery. The messages of an ordering key
-    stay in order.
+    The producer repeats these messages from memory, so Pub/Sub counts no delivery. The messages of an ordering key stay
+    in order.
     """
     double.create(name, enable_message_ordering=ordered)
     values = [f"m{number}" for number in range(9)]

@@ -1,4 +1,4 @@
-"""A Service Bus that is unreachable, refuses, or differs from the configuration; and the texts of the errors."""
+"""The producer, if Service Bus is unreachable, refuses a request, or differs from the configuration; and its errors."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ async def test_an_entity_is_not_the_place_for_its_own_dead_letters(queue: Queue)
 async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters_of_its_own(
     queue: Queue,
 ) -> None:
-    """Formerly a message that was rejected or failed too often made the stream reopen its link for ever."""
+    """In an earlier version, the stream reopened its link for ever if a message was rejected, or failed too often."""
     queue.send(*"abc")
     async with drive(queue.producer(), lambda _: REJECTED) as driver:
         await driver.until(lambda: not queue.values, "all are dead letters")

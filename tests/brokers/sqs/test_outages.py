@@ -302,7 +302,7 @@ def test_a_key_that_cannot_be_used_is_no_missing_right_on_the_queue(
 
 @pytest.fixture
 def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Remove the keys, the region and the files from the environment. No metadata service gives a role either."""
+    """Hide the credentials and the region that environment variables, files or a metadata service may give."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))

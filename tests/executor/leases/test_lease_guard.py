@@ -1,6 +1,6 @@
-"""An executor is stopped while its lease ends. The kernel ends its workers before others may begin their runs.
+"""The kernel kills the workers of a suspended executor before other executors may take over the workers' runs.
 
-In these tests nothing else can end a worker, because a stopped process cannot end other processes.
+In these tests only the kernel can end a worker, because a suspended process (SIGSTOP) cannot end other processes.
 """
 
 import os

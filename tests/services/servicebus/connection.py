@@ -453,7 +453,7 @@ class Peer:
             delivery.local.condition = condition_of(refused)
             delivery.update(Delivery.REJECTED)
         delivery.settle()
-        # Flush after each, so that each outcome has a disposition of its own, as the service sends it.
+        # Flush after each delivery. Then each outcome is sent in a disposition of its own, as Service Bus does it.
         self.flush()
 
 

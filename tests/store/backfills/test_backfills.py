@@ -97,7 +97,7 @@ async def _add_run(database: Database, number: int, state: str) -> None:
 
 
 async def _days(database: Database, *states: str) -> list[int]:
-    """Return the day of each run in one of these states, oldest run first; without states, of each run."""
+    """Return the days of the runs in these states, oldest run first. If no state is given, all runs count."""
     return [
         run.logical_date.day
         for run in await runs_of(database, "d")

@@ -227,7 +227,8 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
         ]
     assert len(plans) == 12
     for plan in plans:
-        # At most the ids of the page are sorted. Its rows come in order, so that reading can end early.
+        # A query may sort ids only if it does not join the watchers. The query for the page's rows must read them in
+        # order, so that reading can end early.
         if "USE TEMP B-TREE FOR ORDER BY" in plan:
             assert not any("watcher" in line for line in plan), plan
         for line in plan:

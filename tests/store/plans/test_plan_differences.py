@@ -1,4 +1,4 @@
-"""What `triggerer plan` says of DAGs, watchers and assets that differ, after a folder was put in force."""
+"""What `triggerer plan` says about DAGs, watchers and assets that differ between a new folder and the one in force."""
 
 from __future__ import annotations
 

@@ -181,7 +181,10 @@ def test_failures_are_counted_until_a_message_succeeds_and_only_so_many_are_reme
 
 
 class HandMachine(RuleBasedStateMachine):
-    """A model of the service with one lane: it sends in order, and again from a message that was given back."""
+    """A model of Pub/Sub with one lane.
+
+    It sends messages in order. After a message was given back, it sends again, beginning with this message.
+    """
 
     @initialize()
     def begin(self) -> None:

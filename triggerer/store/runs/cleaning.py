@@ -215,10 +215,10 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return those of the runs that must stay, because an event that the run took still waits in the run's DAG.
+    """Return the runs that must stay, because each of them took an event that still waits in the run's DAG.
 
-    The event waits for a run of another partition key, or to be divided among the keys again. In a new division, only
-    the run's entry shows that the run's key already had the event. An event that no longer waits is never divided
+    Such an event waits for a run of another partition key, or will be divided among the keys again. In a new division,
+    only the run's entry shows that the run's key already had the event. An event that no longer waits is never divided
     again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))

@@ -1,8 +1,8 @@
 """Stops a release that is too old for the tables.
 
-An after-migration may remove columns that older releases use. So before it runs, `require` stores which migration a
-release must contain to work with the new tables. Services check this at their start, and then every five seconds
-(`SchemaWatch`).
+An after-migration may remove columns that older releases use. So before an after-migration runs, `require` stores which
+migration a release must contain to work with the new tables. Services check at their start, and then every five
+seconds, whether their release contains it (`SchemaWatch`).
 """
 
 from __future__ import annotations

@@ -218,9 +218,9 @@ class Supervisor:
             1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
         )
         if not (scenario.overflow_grace or (catching_up.is_on and catching_up.falls_behind)):
-            # Without a grace, a subscriber fails when it is too slow for one turn of the loop. Then the broker
-            # redelivers its messages to all subscribers, which may fail too. This can go on until the broker's delivery
-            # limit.
+            # Without a grace, a subscriber with a full queue fails if it reads no event for a few loop ticks. Then the
+            # broker redelivers the messages to all subscribers, which may fail too. This can go on until the broker's
+            # delivery limit.
             bound += scenario.delivery_limit * scenario.restart_longest
         if process.loop.now > self._faults_ended_at + bound:
             raise Violation(rule, f"{bound:.0f} s after the last fault: {reason}")

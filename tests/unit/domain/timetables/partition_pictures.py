@@ -17,9 +17,9 @@ from triggerer.timetables import PartitionedAssetTimetable
 
 @dataclass(frozen=True)
 class PartitionPicture:
-    """A picture: below the axis there is a row for each asset, with the keys of its events. Each further row has a run.
+    """A picture of events and runs. Below the axis is a row for each asset, with the keys of the asset's events.
 
-    The row of a run has the keys of its events, `^` at its creation, and then its own key.
+    Each further row is for a run. It has the keys of the run's events, `^` at the run's creation, and the run's key.
     """
 
     timetable: PartitionedAssetTimetable

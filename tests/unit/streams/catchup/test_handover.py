@@ -193,9 +193,9 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """A new owner does not know that these positions have no message.
+    """The stored position comes after a gap: positions without a message. A new owner does not know of the gap.
 
-    In an earlier version it waited until the broker advanced past them.
+    In an earlier version, the new owner waited until the broker had advanced past the gap.
     """
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")

@@ -23,7 +23,7 @@ _log = LazyLogger(__name__)
 # How long a session may wait for its client to send the arguments. Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
 # How long a session may wait for a client that does not read the rows. This limit is longer than the limit above,
-# because a client may read many rows over a slow network. After this time a client of the service gives up.
+# because a client may read many rows over a slow network. The service's own statements fail after the same time.
 READS_FOR_S: Final = STATEMENT_TIMEOUT_S
 # COPY is exempt, because a backup that is restored or a table that is copied also holds locks while its client is slow.
 _END: Final = """

@@ -185,7 +185,10 @@ def is_shared(seed: int, topic: str) -> bool:
 
 
 def has_executors(seed: int) -> bool:
-    """Whether the seed has a separate world with two executors that share runs; true for a third, to save time."""
+    """Whether the seed has a separate world with two executors that share runs.
+
+    True for a third of the seeds, to save time.
+    """
     return random.Random(f"has executors {seed}").random() < 1 / 3
 
 
