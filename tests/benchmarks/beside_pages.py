@@ -3,8 +3,8 @@
 Run with `python -m tests.benchmarks.beside_pages`.
 
 One service runs on SQLite by default, and gets messages at a steady rate. In half of the segments it also serves five
-open pages, which listen for changes, and 50 requests a second for the lists of a page. The clients are a process of the
-lowest priority, because a user's browser runs on another machine.
+open pages, which listen for changes, and 50 requests a second for the lists of a page. The clients run with the lowest
+priority, because a user's browser runs on another machine.
 
 The control is `--burn-ms 9`: in place of the clients, a process of the lowest priority burns 9 ms of processor time 50
 times a second. The API and its clients take about as much. The control shows the cost of any other busy process.

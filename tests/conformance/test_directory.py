@@ -1,4 +1,4 @@
-"""The producers of files against the suite. Each file is a lane of its own, without order."""
+"""Runs the conformance suite on the producers of files. Each file is a lane of its own, so there is no order."""
 
 from __future__ import annotations
 

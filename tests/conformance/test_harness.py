@@ -1,4 +1,4 @@
-"""`StreamHarness` against the contract's section 3, sentence by sentence."""
+"""Tests each promise of `StreamHarness`, the harness with which plugin authors test their triggers."""
 
 from __future__ import annotations
 

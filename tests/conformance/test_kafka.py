@@ -1,4 +1,4 @@
-"""The Kafka producer against the suite, on a real Apache Kafka."""
+"""Runs the conformance suite on the Kafka producer, with a real Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-memory broker has every feature and passes every case of the suite."""
+"""Runs the conformance suite on the in-memory broker, which has every feature and passes every case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Pub/Sub producer against the suite, on Google's in-memory server and on our own test server."""
+"""Runs the conformance suite on the Pub/Sub producer, with Google's in-memory server and with our own test server."""
 
 from __future__ import annotations
 

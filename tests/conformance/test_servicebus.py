@@ -1,4 +1,4 @@
-"""The Service Bus producer against the suite, on the test Service Bus: a queue, a subscription, and sessions."""
+"""Runs the conformance suite on the Service Bus producer, with a queue, a subscription and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQS producer against the suite, on ElasticMQ: on a standard queue, and on a FIFO queue."""
+"""Runs the conformance suite on the SQS producer, with a standard queue and a FIFO queue of ElasticMQ."""
 
 from __future__ import annotations
 

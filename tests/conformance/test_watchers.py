@@ -1,4 +1,4 @@
-"""The triggers that come with triggerer, against the suite for triggers."""
+"""Runs the conformance suite for triggers on the triggers that come with triggerer."""
 
 from __future__ import annotations
 

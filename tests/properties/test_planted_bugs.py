@@ -1,4 +1,4 @@
-"""Bugs in the scheduling by partition keys, planted one at a time: the plays find each."""
+"""Bugs in the scheduling by partition keys, planted one at a time. Random plays must find each bug."""
 
 from __future__ import annotations
 

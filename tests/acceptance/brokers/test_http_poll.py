@@ -31,7 +31,7 @@ class Dying(HttpSharedStreamProducer):
     if not {ahead}:
         state_after = SharedStreamProducer.state_after
 
-    # The events of the batch are durable. So is the place that passes them, if it was told ahead.
+    # The events of the batch are durable. With `state_after`, the cursor behind them is durable, too.
     async def advance(self, batch):
         self.die("advance")
         await super().advance(batch)

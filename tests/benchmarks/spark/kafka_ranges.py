@@ -1,4 +1,6 @@
-"""`python -m tests.benchmarks.spark.kafka_ranges --messages 2000000 --rounds 3`: ranges beside Spark's own reading.
+"""Compares reading ranges of offsets with Spark's own reading of Kafka.
+
+Run with `python -m tests.benchmarks.spark.kafka_ranges --messages 2000000 --rounds 3`.
 
 The topic has four partitions, and Spark runs in local mode. First a watcher of ranges makes the events. Then each round
 reads all messages twice: with Spark's own source from the earliest to the latest offset, and with

@@ -16,7 +16,7 @@ WRITES = """
     import socket
 
     def write_into_the_channel(data):
-        # As a task does that writes to a number of a descriptor that it takes for its own.
+        # Like a task that writes to a descriptor which it wrongly takes for its own.
         for fd in os.listdir("/proc/self/fd"):
             try:
                 found = socket.socket(fileno=os.dup(int(fd)))
