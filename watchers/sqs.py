@@ -30,9 +30,11 @@ class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
     Watchers with the same queue and connection share one stream. Only one stream should read a queue, because SQS gives
-    each message to one receiver only. A watcher with the queue's name and a watcher with its URL share a stream if the
-    connection has `account` or `role_arn`, and also `region` or `endpoint_url`. With any other connection, write the
-    queue as a name in all watchers, or as a URL in all watchers. `triggerer check` warns if two streams read one queue.
+    each message to one receiver only. So write the queue in one way in all watchers: as its name, or as its URL.
+    `triggerer check` warns if two streams read one queue.
+
+    A name and a URL mean one queue only if the connection tells the account (by `account` or `role_arn`) and the
+    region (by `region` or `endpoint_url`).
 
     Args:
         queue: The queue's name or URL.

@@ -169,7 +169,7 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
     size = len(raw.data)
     attributes: dict[str, str | bytes] = {}
     if given := raw.attributes:
-        # Loop over the names: `items()` of a protobuf mapping is a generic method in Python, which takes twice as long.
+        # Loop over the names. The method `items()` of a protobuf mapping is written in Python, and takes twice as long.
         for name in given:
             attributes[name] = text = given[name]
             size += len(name) + len(text)

@@ -27,7 +27,10 @@ LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
 
 @asynccontextmanager
 async def other_machine(api: Api, home: Path) -> AsyncIterator[None]:
-    """Say in the store that an ended executor of another machine had the run; a live executor there serves the log."""
+    """Write into the store that an ended executor of another machine had the run, and serve its log from that machine.
+
+    A live executor of the other machine serves the log.
+    """
     log = Path(log_path(str(home), "daily", "manual__1"))
     log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"line %d\n" % number for number in range(50_000)))

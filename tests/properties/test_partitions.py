@@ -79,7 +79,8 @@ LEFT_IN_THE_QUEUE: Drawn = (
 )
 
 
-# No clock is set back here, because a deadline's start would then depend on which events were divided together.
+# Clocks are not set back here. The scheduler assigns events to partition keys in batches, and with a clock that is set
+# back, the start of a deadline would depend on the batches.
 @given(plays(WAITS, is_quiet=True))
 @example(LATE)
 @example(DEADLINE)

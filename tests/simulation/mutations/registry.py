@@ -1,4 +1,7 @@
-"""Registers mutations. A mutation is a function that yields code of the product, with a wrong version to replace it."""
+"""Registers mutations, the planted bugs that the simulation must find.
+
+A mutation is a function. It yields methods or functions of the product, each with the wrong version to put in its place.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ logger.native.level = error
 # Between two runs the idle Python workers are ended (worker/spark/jvm/leftovers.py). Spark warns about each.
 logger.python.name = org.apache.spark.api.python.PythonWorkerFactory
 logger.python.level = error
-# Tasks side by side have a pool each (worker/spark/threads.py), without `fairscheduler.xml`, so its absence is no fault.
+# Tasks side by side have a pool each (worker/spark/threads.py), without `fairscheduler.xml`: its absence is fine.
 logger.pools.name = org.apache.spark.scheduler.FairSchedulableBuilder
 logger.pools.level = error
 """
