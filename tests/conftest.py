@@ -19,24 +19,24 @@ import structlog
 from hypothesis import settings
 
 from tests.rules.page import TestsByRule, tests_by_rule
-from tests.services import stores
 from tests.services.availability import keep_logs, restart_stopped, service, skip_or_fail
-from tests.services.database_pool import database_pool
-from tests.services.elasticmq import ElasticMqServer, open_elasticmq
-from tests.services.kafka import KafkaServer, open_kafka
-from tests.services.postgres import PostgresServer, open_postgres
+from tests.services.brokers.elasticmq import ElasticMqServer, open_elasticmq
+from tests.services.brokers.kafka import KafkaServer, open_kafka
+from tests.services.brokers.servicebus import ServiceBusServer, open_servicebus
+from tests.services.clusters.spark import TrainedHome, train_home
+from tests.services.clusters.spark_cluster import SparkCluster, open_spark_cluster
+from tests.services.clusters.spark_jars import SparkJars, find_spark_jars
+from tests.services.databases import stores
+from tests.services.databases.database_pool import database_pool
+from tests.services.databases.postgres import PostgresServer, open_postgres
+from tests.services.databases.stores import create_migrated_file
 from tests.services.process import ServiceUnavailable
-from tests.services.servicebus import ServiceBusServer, open_servicebus
-from tests.services.spark import TrainedHome, train_home
-from tests.services.spark_cluster import SparkCluster, open_spark_cluster
-from tests.services.spark_jars import SparkJars, find_spark_jars
-from tests.services.stores import create_migrated_file
 from tests.tiers import is_quick
 from triggerer.config import CONFIG_VARIABLE
 from triggerer.observability.redaction import forget_secrets
 
 if TYPE_CHECKING:
-    from tests.services.pubsub import PubSubServer
+    from tests.services.brokers.pubsub import PubSubServer
 
 # On a busy machine, Hypothesis' deadline for an example would fail good tests.
 settings.register_profile("triggerer", deadline=None)
@@ -143,7 +143,7 @@ def kafka_server() -> Iterator[KafkaServer]:
 def pubsub_server() -> "Iterator[PubSubServer]":
     """One Pub/Sub server for the session. A test must use its own names of topics."""
     # Imported only here, because the client takes half a second to import.
-    from tests.services.pubsub import open_pubsub
+    from tests.services.brokers.pubsub import open_pubsub
 
     with service(open_pubsub()) as server:
         yield server

@@ -15,7 +15,7 @@ import orjson
 from tests.acceptance.broker_scene import FLAKY, ON_EACH
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
-from tests.services.kafka_client import KafkaClient
+from tests.services.brokers.kafka_client import KafkaClient
 
 PARTITIONS = 8
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 # A DAG file. Format it with the classes, the topic, and the class of each asset name.
 WATCHERS = """

@@ -13,7 +13,7 @@ from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTr
 from airflow.sdk.bases.hook import BaseHook
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer import abc
 from triggerer.errors import ConfigurationError
 from triggerer.testing import HostedView, StreamHarness

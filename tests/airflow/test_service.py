@@ -17,7 +17,7 @@ pytest.importorskip("airflow", reason="Airflow is not installed in this environm
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.acceptance.instance import Instance, wait_until
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 DAGS = """
 from airflow.providers.apache.kafka.triggers.shared_stream import KafkaSharedStreamTrigger

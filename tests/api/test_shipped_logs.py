@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from tests.api.conftest import Api
-from tests.services.log_bucket import LogBucket, open_log_bucket
+from tests.services.storage.log_bucket import LogBucket, open_log_bucket
 from triggerer.store.schema.models import DagRun
 
 LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"

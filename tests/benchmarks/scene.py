@@ -13,8 +13,8 @@ from typing import Literal
 from tests.benchmarks.load import PARTITIONS
 from tests.benchmarks.report import Report
 from tests.benchmarks.service import Service
-from tests.services.kafka import KafkaServer, open_kafka
-from tests.services.postgres import PostgresServer, open_postgres
+from tests.services.brokers.kafka import KafkaServer, open_kafka
+from tests.services.databases.postgres import PostgresServer, open_postgres
 
 Store = Literal["sqlite", "postgresql"]
 _numbers = count(1)

@@ -26,8 +26,8 @@ import anyio
 from sqlalchemy import select, text
 
 from tests.benchmarks.report import percentile
-from tests.services.database_pool import database_pool
-from tests.services.postgres import open_postgres
+from tests.services.databases.database_pool import database_pool
+from tests.services.databases.postgres import open_postgres
 from tests.store.seeding import asset_json, emit
 from triggerer.domain.schedules import OnTime, schedule_to_json
 from triggerer.domain.timetables import DeltaDataIntervalTimetable

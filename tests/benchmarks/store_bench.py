@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import anyio
 import asyncpg
 
-from tests.services.postgres import open_postgres
+from tests.services.databases.postgres import open_postgres
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database

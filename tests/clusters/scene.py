@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from tests.acceptance.standalone import Standalone, serving
 
-APPLICATIONS: Final = Path(__file__).parents[1] / "services" / "applications"
+APPLICATIONS: Final = Path(__file__).parents[1] / "services" / "clusters" / "applications"
 _DAG: Final = """
 from triggerer import DAG, SparkApplication
 

@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.standalone import Standalone
 from tests.clusters.scene import Scene, serving_application
 from tests.services.availability import skip_or_fail
-from tests.services.kubernetes import Kubernetes, open_kubernetes
+from tests.services.clusters.kubernetes import Kubernetes, open_kubernetes
 from tests.services.process import ServiceUnavailable, free_ports
 from triggerer.config import SparkSettings
 from triggerer.domain.attempt_states import AttemptState

@@ -14,9 +14,9 @@ import pytest
 from tests.acceptance.standalone import Standalone
 from tests.clusters.scene import APPLICATIONS, Scene, serving_application
 from tests.services.availability import skip_or_fail
-from tests.services.java_compiler import compile_jar
+from tests.services.clusters.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.process import Daemon, ServiceUnavailable, is_alive
-from tests.services.spark_cluster import SparkCluster, open_spark_cluster
+from tests.services.programs.java_compiler import compile_jar
 from triggerer.config import SparkSettings
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.worker.launchers import Absent, Ended, Handle, Running, Unknown

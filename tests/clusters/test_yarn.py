@@ -16,8 +16,8 @@ from tests.acceptance.commands import ENVIRONMENT
 from tests.acceptance.standalone import Standalone
 from tests.clusters.scene import APPLICATIONS, Scene, serving_application
 from tests.services.availability import skip_or_fail
+from tests.services.clusters.yarn import Yarn, open_yarn
 from tests.services.process import ServiceUnavailable
-from tests.services.yarn import Yarn, open_yarn
 from triggerer.config import SparkSettings
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.worker.launchers import Ended, Handle, Running

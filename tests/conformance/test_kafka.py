@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from producers.kafka import KafkaMessage
 from tests.brokers.kafka.driving import producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
 

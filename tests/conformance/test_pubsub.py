@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.brokers.pubsub.driving import producer_on, value_of
-from tests.services.pubsub_double import PubSubDouble, open_pubsub_double, values_of
+from tests.services.brokers.pubsub_double import PubSubDouble, open_pubsub_double, values_of
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
 
 if TYPE_CHECKING:
-    from tests.services.pubsub import PubSubServer
+    from tests.services.brokers.pubsub import PubSubServer
 
 
 class PubSubConformance(ProducerConformance):

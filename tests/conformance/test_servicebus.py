@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.brokers.servicebus.driving import producer_on, value_of
-from tests.services.servicebus import ServiceBusServer
+from tests.services.brokers.servicebus import ServiceBusServer
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
 

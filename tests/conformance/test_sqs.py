@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from tests.brokers.sqs.driving import producer_on
-from tests.services.elasticmq import ElasticMqServer
-from tests.services.moto import open_moto
-from tests.services.sqs_client import SqsClient
-from tests.services.sqs_proxy import open_sqs_proxy
+from tests.services.brokers.elasticmq import ElasticMqServer
+from tests.services.brokers.moto import open_moto
+from tests.services.brokers.sqs_client import SqsClient
+from tests.services.brokers.sqs_proxy import open_sqs_proxy
 from triggerer.abc import BrokerMessage, SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
 from tests.executor.tasks.test_callbacks import DAG as CALLED_BACK
-from tests.services.log_bucket import LogBucket, open_log_bucket
+from tests.services.storage.log_bucket import LogBucket, open_log_bucket
 from triggerer.executor.log_shipping import LogShipper
 from triggerer.shipped_logs.bucket import CHUNK_BYTES, open_bucket
 from triggerer.shipped_logs.destinations import LogDestination

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from tests.services.copied_store import copy_store
+from tests.services.databases.copied_store import copy_store
 from tests.services.sample_service import SampleService, open_sample_service
 
 DAGS: Final = 2_000

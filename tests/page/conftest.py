@@ -13,8 +13,8 @@ from playwright.sync_api import Browser
 
 from tests.page.browsing import is_there, open_browser
 from tests.services.availability import skip_or_fail
-from tests.services.postgres import PostgresServer
-from tests.services.stores import create_migrated_database
+from tests.services.databases.postgres import PostgresServer
+from tests.services.databases.stores import create_migrated_database
 
 WEB = Path(__file__).parents[2] / "triggerer" / "api" / "web"
 

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.page.browsing import load, open_page, screens, sign_in
 from tests.page.test_accessibility import findings
-from tests.services.ailing_store import AilingStore, open_ailing_store
+from tests.services.databases.ailing_store import AilingStore, open_ailing_store
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.properties.partition_plays import CLOCKS, Drawn, plays
 from tests.properties.partition_runs import run_on_postgres, run_on_sqlite
 from tests.properties.three_assets import add_assets, fresh_copy
-from tests.services.stores import create_migrated_file
+from tests.services.databases.stores import create_migrated_file
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

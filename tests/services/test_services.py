@@ -16,9 +16,8 @@ import pytest
 from aiokafka.errors import UnknownTopicOrPartitionError
 from sqlalchemy import func, select
 
-from tests.services import java
-from tests.services.kafka import KafkaServer
-from tests.services.postgres import PostgresServer
+from tests.services.brokers.kafka import KafkaServer
+from tests.services.databases.postgres import PostgresServer
 from tests.services.process import (
     Daemon,
     ServiceError,
@@ -26,6 +25,7 @@ from tests.services.process import (
     accepts_connections,
     lives,
 )
+from tests.services.programs import java
 from triggerer.store.database.opening import open_database
 from triggerer.store.schema.migrate import current
 from triggerer.store.schema.migrations import THIS_RELEASE

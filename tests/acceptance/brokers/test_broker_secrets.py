@@ -14,13 +14,13 @@ from tests.acceptance.records import Records
 from tests.brokers.http.server import Asked, Reply, serving
 from tests.brokers.pubsub.test_credentials import serving_tokens
 from tests.services.availability import service, skip_or_fail
+from tests.services.brokers.elasticmq import ElasticMqServer
+from tests.services.brokers.kafka_secure import PASSWORD, SecureKafka, open_secure_kafka
+from tests.services.brokers.pubsub_double import open_pubsub_double
+from tests.services.brokers.servicebus.claims import KEY
+from tests.services.brokers.servicebus.service import ServiceBusServer, connection_string
 from tests.services.certificates import Authority
-from tests.services.elasticmq import ElasticMqServer
-from tests.services.kafka_secure import PASSWORD, SecureKafka, open_secure_kafka
 from tests.services.process import ServiceUnavailable
-from tests.services.pubsub_double import open_pubsub_double
-from tests.services.servicebus.claims import KEY
-from tests.services.servicebus.service import ServiceBusServer, connection_string
 
 WATCHERS = """
 from triggerer import DAG, Asset, AssetWatcher

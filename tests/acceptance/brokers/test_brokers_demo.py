@@ -17,10 +17,10 @@ import pytest
 from tests.acceptance.commands import ENVIRONMENT
 from tests.acceptance.instance import wait_until
 from tests.services.availability import service
-from tests.services.elasticmq import open_elasticmq
+from tests.services.brokers.elasticmq import open_elasticmq
+from tests.services.brokers.pubsub import open_pubsub
+from tests.services.brokers.servicebus.service import open_servicebus
 from tests.services.process import still_alive
-from tests.services.pubsub import open_pubsub
-from tests.services.servicebus.service import open_servicebus
 
 
 def demo(

@@ -16,8 +16,8 @@ import pytest
 
 from tests.acceptance.conserving import Scene
 from tests.acceptance.instance import wait_until
-from tests.services.kafka import KafkaServer
-from tests.services.postgres import PostgresServer
+from tests.services.brokers.kafka import KafkaServer
+from tests.services.databases.postgres import PostgresServer
 
 
 @dataclass(frozen=True, slots=True)

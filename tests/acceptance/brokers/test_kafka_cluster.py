@@ -15,7 +15,7 @@ from tests.acceptance.conserving import PARTITIONS, Scene
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
 from tests.services.availability import skip_or_fail
-from tests.services.kafka_cluster import KafkaCluster, open_kafka_cluster
+from tests.services.brokers.kafka_cluster import KafkaCluster, open_kafka_cluster
 from tests.services.process import ServiceUnavailable
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]

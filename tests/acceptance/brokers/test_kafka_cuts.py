@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.conserving import Scene
 from tests.services.availability import service
-from tests.services.kafka import BehindProxy, open_kafka
+from tests.services.brokers.kafka import BehindProxy, open_kafka
 from tests.services.process import free_ports
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.acceptance.broker_scene import BrokerScene, lent
 from tests.services.availability import service
-from tests.services.servicebus import ServiceBusServer, open_servicebus
-from tests.services.servicebus.service import connection_string
+from tests.services.brokers.servicebus import ServiceBusServer, open_servicebus
+from tests.services.brokers.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 LOCK_S = 2.0

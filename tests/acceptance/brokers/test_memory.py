@@ -16,7 +16,7 @@ import pytest
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 MESSAGES = int(os.environ.get("TRIGGERER_MESSAGES") or 2_000)
 PARTITIONS = 4

@@ -13,7 +13,7 @@ from tests.acceptance.broker_scene import ON_EACH
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
 from tests.services.availability import service
-from tests.services.elasticmq import ElasticMqServer, open_elasticmq
+from tests.services.brokers.elasticmq import ElasticMqServer, open_elasticmq
 
 DAGS = (
     """

@@ -18,12 +18,12 @@ import pytest
 
 from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
 from tests.acceptance.records import conservation
-from tests.services.pubsub_admin import PROJECT, PubSubAdmin
-from tests.services.pubsub_double import PubSubDouble, open_pubsub_double
+from tests.services.brokers.pubsub_admin import PROJECT, PubSubAdmin
+from tests.services.brokers.pubsub_double import PubSubDouble, open_pubsub_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 if TYPE_CHECKING:
-    from tests.services.pubsub import PubSubServer
+    from tests.services.brokers.pubsub import PubSubServer
 
 _FLAKY = FLAKY.replace("BASE", "PubSubEventTrigger").replace(
     "FAILS", 'message.json()["n"] % 50 == 4'

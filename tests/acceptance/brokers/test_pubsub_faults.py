@@ -15,12 +15,12 @@ import orjson
 import pytest
 
 from tests.acceptance.broker_scene import BrokerScene, lent
-from tests.services.pubsub_admin import PROJECT, PubSubAdmin
-from tests.services.pubsub_double import PERMANENT, PubSubDouble, open_pubsub_double
+from tests.services.brokers.pubsub_admin import PROJECT, PubSubAdmin
+from tests.services.brokers.pubsub_double import PERMANENT, PubSubDouble, open_pubsub_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 if TYPE_CHECKING:
-    from tests.services.pubsub import PubSubServer
+    from tests.services.brokers.pubsub import PubSubServer
 
 DAGS = """
 from triggerer import DAG, Asset, AssetWatcher, task

@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
 from tests.services.availability import service
-from tests.services.elasticmq import ElasticMqServer, open_elasticmq
+from tests.services.brokers.elasticmq import ElasticMqServer, open_elasticmq
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 _FLAKY = FLAKY.replace("BASE", "SqsEventTrigger").replace("FAILS", 'message.json()["n"] % 7 == 3')

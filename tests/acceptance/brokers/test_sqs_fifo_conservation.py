@@ -1,6 +1,6 @@
 """Kills and restarts everything around a FIFO queue: no message is lost or repeated, and each group stays in order.
 
-ElasticMQ loses the order at a restart. So the test uses the double of `tests/services/sqs_double.py`, which keeps it.
+ElasticMQ loses the order at a restart. So the test uses `tests/services/brokers/sqs_double.py`, which keeps it.
 `make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 
@@ -16,7 +16,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
-from tests.services.sqs_double import FifoDouble, open_fifo_double
+from tests.services.brokers.sqs_double import FifoDouble, open_fifo_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 # Both flaky watchers fail some messages, so the queue must deliver the groups of these messages again. For some

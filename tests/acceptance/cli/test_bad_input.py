@@ -15,7 +15,7 @@ from tests.acceptance.commands import json_of, run_command
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
 from tests.services.availability import skip_or_fail
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from tests.services.process import free_ports
 
 WATCHED = """

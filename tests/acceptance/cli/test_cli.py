@@ -18,7 +18,7 @@ import typer
 from sqlalchemy import update
 
 from tests.acceptance.commands import ENVIRONMENT, json_of, output_of, run_command
-from tests.services.elasticmq import ElasticMqServer
+from tests.services.brokers.elasticmq import ElasticMqServer
 from tests.services.process import free_ports
 from tests.store.seeding import add_asset, add_dag, add_stream
 from triggerer.cli.terminal.session import with_database

@@ -13,8 +13,8 @@ from tests.acceptance.conserving import Scene
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
 from tests.services.availability import service
-from tests.services.kafka import KafkaServer
-from tests.services.postgres import PostgresServer, open_postgres, open_standby
+from tests.services.brokers.kafka import KafkaServer
+from tests.services.databases.postgres import PostgresServer, open_postgres, open_standby
 from tests.services.tcp_proxy import open_tcp_proxy
 
 LEASE_S = 15

@@ -12,8 +12,8 @@ import pytest
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
 from tests.services.availability import service
-from tests.services.pgbouncer import PgBouncer, open_pgbouncer
-from tests.services.postgres import PostgresServer
+from tests.services.databases.pgbouncer import PgBouncer, open_pgbouncer
+from tests.services.databases.postgres import PostgresServer
 
 DAG = """
 from triggerer import DAG, Asset, AssetWatcher, task

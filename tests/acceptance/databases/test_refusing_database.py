@@ -17,8 +17,8 @@ import pytest
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
+from tests.services.databases.postgres import PostgresServer
 from tests.services.notify_socket import NotifySocket
-from tests.services.postgres import PostgresServer
 from tests.services.process import run_apart
 
 ROLE = "triggerer_app"

@@ -15,8 +15,8 @@ import pytest
 
 from tests.acceptance.instance import wait_until
 from tests.acceptance.watching import WatchingScene
-from tests.services.kafka import KafkaServer
-from tests.services.postgres import find_postgres
+from tests.services.brokers.kafka import KafkaServer
+from tests.services.databases.postgres import find_postgres
 
 _FAILING = (
     "SELECT count(*) = 2 FROM watcher"

@@ -14,8 +14,8 @@ import pytest
 
 from tests.acceptance.standalone import Standalone, serving
 from tests.services.availability import skip_or_fail
+from tests.services.clusters.spark_connect import ConnectServer, open_connect_server
 from tests.services.process import ServiceUnavailable
-from tests.services.spark_connect import ConnectServer, open_connect_server
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.commands import run_command
 from tests.acceptance.instance import Instance, wait_until
-from tests.services.log_bucket import LogBucket, open_log_bucket
+from tests.services.storage.log_bucket import LogBucket, open_log_bucket
 
 pytestmark = pytest.mark.full
 

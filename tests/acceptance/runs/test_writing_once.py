@@ -37,11 +37,11 @@ from tests.acceptance.killing import (
 )
 from tests.acceptance.standalone import Standalone, serving
 from tests.services.availability import service as ready
-from tests.services.postgres import PostgresServer
+from tests.services.clusters.spark_cluster import SparkCluster, open_spark_cluster
+from tests.services.clusters.spark_connect import ConnectServer, open_connect_server
+from tests.services.clusters.spark_jars import SparkJars
+from tests.services.databases.postgres import PostgresServer
 from tests.services.process import still_alive
-from tests.services.spark_cluster import SparkCluster, open_spark_cluster
-from tests.services.spark_connect import ConnectServer, open_connect_server
-from tests.services.spark_jars import SparkJars
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(5000)]
 

@@ -20,8 +20,8 @@ from sqlalchemy.engine import make_url
 
 from tests.acceptance.conserving import Scene
 from tests.acceptance.instance import wait_until
-from tests.services.kafka import KafkaServer
-from tests.services.postgres import PostgresServer
+from tests.services.brokers.kafka import KafkaServer
+from tests.services.databases.postgres import PostgresServer
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 LEASE_S = 4

@@ -18,7 +18,7 @@ import pytest
 from tests.acceptance.commands import output_of, run_command
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 WATCHED = """
 from triggerer import DAG, Asset, AssetWatcher, task

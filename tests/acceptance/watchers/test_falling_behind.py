@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.instance import wait_until
 from tests.acceptance.watching import WatchingScene
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 CLASSES = """
 SICK = Path("{sick}")

@@ -14,10 +14,10 @@ import pytest
 from tests.acceptance.commands import run_command
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
-from tests.services.elasticmq import ElasticMqServer
-from tests.services.kafka import KafkaServer
-from tests.services.pubsub_admin import PROJECT
-from tests.services.servicebus import ServiceBusServer
+from tests.services.brokers.elasticmq import ElasticMqServer
+from tests.services.brokers.kafka import KafkaServer
+from tests.services.brokers.pubsub_admin import PROJECT
+from tests.services.brokers.servicebus import ServiceBusServer
 
 DAGS = """
 import dataclasses

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.instance import wait_until
 from tests.acceptance.watching import WatchingScene
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 PICKY = """
 class Picky(Ours):

@@ -23,12 +23,12 @@ from typing import Any, Final
 import anyio
 import psutil
 
-from tests.services.elasticmq import open_elasticmq
-from tests.services.kafka import BehindProxy, open_kafka
+from tests.services.brokers.elasticmq import open_elasticmq
+from tests.services.brokers.kafka import BehindProxy, open_kafka
+from tests.services.brokers.pubsub import open_pubsub
+from tests.services.brokers.servicebus import open_servicebus
+from tests.services.brokers.servicebus.service import connection_string
 from tests.services.process import free_ports
-from tests.services.pubsub import open_pubsub
-from tests.services.servicebus import open_servicebus
-from tests.services.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 from triggerer.abc import install_connections
 from triggerer.testing import StreamHarness

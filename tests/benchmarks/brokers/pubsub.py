@@ -3,7 +3,7 @@
 Run with `python -m tests.benchmarks.brokers.pubsub`.
 
 All sides read one server in one run, by turns. The server sends messages as fast as they are acknowledged
-(tests/services/pubsub/flood.go). All sides allow the same number and size of outstanding messages.
+(tests/services/brokers/pubsub/flood.go). All sides allow the same number and size of outstanding messages.
 
 - `bare` is the asynchronous client that the producer uses. It acknowledges each message unread, as a protobuf object.
 - `reading` is `bare`, but it also reads each message.
@@ -43,7 +43,7 @@ from producers.pubsub import PubSubSharedStreamProducer
 from producers.pubsub.settings import PubSubSettings
 from tests.benchmarks.brokers.bare_producer import drain
 from tests.benchmarks.brokers.run_latency import latency_to_runs
-from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
+from tests.services.brokers.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
 from triggerer.abc import TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.streams import Manager, RuntimeContext, TriggerSpec

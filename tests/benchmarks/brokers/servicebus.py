@@ -33,7 +33,7 @@ from producers.servicebus.entity import EntityPath
 from producers.servicebus.settings import ServiceBusSettings
 from tests.benchmarks.brokers.bare_producer import drain
 from tests.benchmarks.brokers.run_latency import latency_to_runs
-from tests.services.servicebus import ServiceBusServer, open_servicebus
+from tests.services.brokers.servicebus import ServiceBusServer, open_servicebus
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.testing import StreamHarness
 from watchers.servicebus import ServiceBusEventTrigger

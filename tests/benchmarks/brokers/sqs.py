@@ -27,7 +27,7 @@ from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.connecting import open_client
 from producers.sqs.settings import SqsSettings
 from tests.benchmarks.brokers.run_latency import latency_to_runs
-from tests.services.elasticmq import ElasticMqServer, open_elasticmq
+from tests.services.brokers.elasticmq import ElasticMqServer, open_elasticmq
 from triggerer.abc import (
     AdvanceItem,
     BaseEventTrigger,

@@ -27,8 +27,8 @@ import psutil
 
 from tests.benchmarks.report import Figures, Report, Row, surroundings
 from tests.executor.conftest import House, open_house
-from tests.services.spark_cluster import open_spark_cluster
-from tests.services.spark_connect import open_connect_server
+from tests.services.clusters.spark_cluster import open_spark_cluster
+from tests.services.clusters.spark_connect import open_connect_server
 from triggerer.store.schema import migrate
 
 _ROWS: Final = [{"n": 1}, {"n": 2}, {"n": 3}]

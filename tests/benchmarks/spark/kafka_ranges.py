@@ -21,8 +21,8 @@ import psutil
 from confluent_kafka import Producer
 
 from tests.benchmarks.report import Figures, Report, Row, surroundings
-from tests.services.kafka import open_kafka
-from tests.services.spark_jars import find_spark_jars
+from tests.services.brokers.kafka import open_kafka
+from tests.services.clusters.spark_jars import find_spark_jars
 from triggerer import kafka_ranges
 from triggerer.testing import StreamHarness
 from watchers.kafka import KafkaRangeTrigger

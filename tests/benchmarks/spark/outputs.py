@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.services.postgres import open_postgres
-from tests.services.s3 import open_s3
-from tests.services.spark_jars import find_spark_jars
+from tests.services.clusters.spark_jars import find_spark_jars
+from tests.services.databases.postgres import open_postgres
+from tests.services.storage.s3 import open_s3
 from triggerer.worker.output import Output
 from triggerer.worker.output.jdbc import Connection
 from triggerer.worker.spark import SparkSettings, close_session, open_session

@@ -8,7 +8,7 @@ import pytest
 
 from producers.kafka import KafkaSharedStreamProducer
 from tests.brokers.kafka.driving import producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 
 @pytest.fixture

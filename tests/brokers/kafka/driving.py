@@ -11,7 +11,7 @@ import anyio
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
-from tests.services.kafka_client import KafkaClient
+from tests.services.brokers.kafka_client import KafkaClient
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
 ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)

@@ -9,7 +9,7 @@ import pytest
 
 from producers.kafka import KafkaMessage
 from tests.brokers.kafka.driving import ACKED, FAILED, driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import AdvanceOutcome
 
 PARTITIONS = 6

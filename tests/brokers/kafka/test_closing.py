@@ -14,7 +14,7 @@ from aiokafka.protocol.group import JoinGroupRequest
 from producers.kafka import KafkaMessage
 from producers.kafka.connection import connecting
 from tests.brokers.kafka.driving import ACKED, Driver, driving, everything, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import AdvanceOutcome
 
 GROUP_WAITS_S = 20.0

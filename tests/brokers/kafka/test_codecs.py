@@ -6,7 +6,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.brokers.kafka.driving import read
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from tests.brokers.kafka.driving import TIMEOUT_S, driving, producer_on, read
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from tests.unit.streams.scene import Sink, context
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef

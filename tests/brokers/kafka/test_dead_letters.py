@@ -24,7 +24,7 @@ from tests.brokers.kafka.driving import (
     driving,
     producer_on,
 )
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.errors import BrokerError
 
 EVIDENCE = {"reason": "for a test"}

@@ -12,7 +12,7 @@ import pytest
 
 from producers.kafka import guarantees as guarantees
 from producers.kafka.wire.metadata_request import DescribeTopicsRequest
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from tests.services.process import free_ports
 from tests.services.silent import open_silent_server
 from triggerer import abc

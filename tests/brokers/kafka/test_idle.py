@@ -11,7 +11,7 @@ import pytest
 from producers.kafka import assignment
 from producers.kafka.assignment import Assignment
 from tests.brokers.kafka.driving import ACKED, FAILED, Driver, driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 USUAL_MS, IDLE_MS = 500, 1_500
 """The usual and the idle wait of a fetch, which follow from the settings of `producer_on`."""

@@ -10,7 +10,7 @@ import pytest
 from producers.kafka.lag import measure_lag
 from producers.kafka.settings import KafkaSettings
 from tests.brokers.kafka.driving import driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import SourceLag
 from triggerer.errors import BrokerUnavailable
 

@@ -12,7 +12,7 @@ from producers.kafka.lag import measure_lag
 from producers.kafka.settings import KafkaSettings
 from tests.brokers.kafka.driving import ACKED, driving, producer_on
 from tests.services.availability import service
-from tests.services.kafka import KafkaServer, open_kafka
+from tests.services.brokers.kafka import KafkaServer, open_kafka
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 

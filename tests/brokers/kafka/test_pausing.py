@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from tests.brokers.kafka.driving import TIMEOUT_S, Driver, driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec

@@ -18,7 +18,7 @@ from tests.brokers.kafka.driving import (
     producer_on,
     read,
 )
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer import kafka_ranges
 from triggerer.errors import BrokenRanges, BrokerRefused
 from triggerer.testing import StreamHarness

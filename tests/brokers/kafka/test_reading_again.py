@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
 from tests.brokers.kafka.driving import driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 

@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from producers.kafka import KafkaMessage
 from producers.kafka.in_flight import LaneInFlight
 from tests.brokers.kafka.driving import ACKED, Driver, driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
 PARTITIONS = 4

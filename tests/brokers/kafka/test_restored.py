@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 
 from tests.actors import TESTER
 from tests.hosting.test_host import eventually, running, watchers
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from tests.store.seeding import NOW
 from triggerer import abc
 from triggerer.hosting import TriggerHost

@@ -19,8 +19,8 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from tests.services.apicurio import ApicurioServer, open_apicurio
 from tests.services.availability import service
+from tests.services.brokers.apicurio import ApicurioServer, open_apicurio
 from triggerer import abc
 from triggerer.abc import BrokerMessage
 from triggerer.errors import BrokerUnavailable

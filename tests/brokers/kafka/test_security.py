@@ -16,8 +16,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.brokers.kafka.driving import driving, producer_on
 from tests.services.availability import service
+from tests.services.brokers.kafka_secure import STRANGER, SecureKafka, make_token, open_secure_kafka
 from tests.services.http_answers import JsonHandler
-from tests.services.kafka_secure import STRANGER, SecureKafka, make_token, open_secure_kafka
 from triggerer.errors import BrokerError, BrokerRefused
 
 # If connecting is cancelled, aiokafka 0.14 drops the connection without closing it.

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from tests.brokers.kafka.driving import driving, producer_on
 from tests.brokers.kafka.test_positions import wait_for_commit
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.errors import BrokerRefused
 
 BEGIN = datetime(2026, 11, 22, 6, tzinfo=UTC)

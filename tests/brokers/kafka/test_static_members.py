@@ -7,7 +7,7 @@ import pytest
 
 from producers.kafka import KafkaMessage
 from tests.brokers.kafka.driving import ACKED, driving, everything, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import AdvanceOutcome
 from triggerer.errors import BrokerUnavailable
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.brokers.kafka.driving import driving, producer_on
-from tests.services.kafka import KafkaServer
+from tests.services.brokers.kafka import KafkaServer
 from triggerer import abc
 from triggerer.abc import TriggerEvent
 from triggerer.testing import StreamHarness

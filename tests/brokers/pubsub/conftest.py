@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.services.pubsub_double import PubSubDouble, open_pubsub_double
+from tests.services.brokers.pubsub_double import PubSubDouble, open_pubsub_double
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 from producers.pubsub import PubSubSharedStreamProducer
 from producers.pubsub.settings import PubSubSettings
-from tests.services.pubsub_admin import PROJECT
+from tests.services.brokers.pubsub_admin import PROJECT
 from triggerer.abc import AdvanceOutcome, BrokerMessage
 from triggerer.testing.conformance.driver import ACKED, Delivery, Driver, driving
 

@@ -18,10 +18,10 @@ import pytest
 
 from tests.brokers.pubsub.test_scenarios import eventually
 from tests.services.availability import skip_or_fail
+from tests.services.brokers.pubsub_double import open_pubsub_double
 from tests.services.certificates import Authority
 from tests.services.http_answers import JsonHandler
 from tests.services.process import ServiceUnavailable
-from tests.services.pubsub_double import open_pubsub_double
 
 _CHILD = """
 import asyncio, json, sys

@@ -15,8 +15,8 @@ from producers.pubsub.connecting import Access
 from producers.pubsub.settings import PubSubSettings
 from tests.brokers.pubsub.driving import driven, producer_on, settings_for
 from tests.brokers.pubsub.test_scenarios import eventually
+from tests.services.brokers.pubsub_double import TRANSIENT, Entry, PubSubDouble
 from tests.services.process import free_ports
-from tests.services.pubsub_double import TRANSIENT, Entry, PubSubDouble
 from triggerer.domain.watchers.guarantees import Guarantee, guarantee_of
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from triggerer.testing.conformance.resolutions import failing, nothing

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.brokers.pubsub.driving import TIMEOUT_S, driven, producer_on
-from tests.services.pubsub_double import PERMANENT, Entry, PubSubDouble
+from tests.services.brokers.pubsub_double import PERMANENT, Entry, PubSubDouble
 from tests.services.tcp_proxy import open_tcp_proxy
 from triggerer.abc import AdvanceOutcome
 from triggerer.errors import BrokerUnavailable

@@ -13,7 +13,7 @@ from google.pubsub_v1 import PubsubMessage, ReceivedMessage
 
 from producers.pubsub.message import read_delivery
 from tests.brokers.pubsub.test_scenarios import eventually
-from tests.services.pubsub_double import PubSubDouble
+from tests.services.brokers.pubsub_double import PubSubDouble
 from triggerer import abc
 from triggerer.errors import DagError
 from triggerer.pluginkit.dumping import dump_message, load_message

@@ -11,8 +11,8 @@ import pytest
 
 from producers.servicebus import ServiceBusSharedStreamProducer
 from tests.brokers.servicebus.driving import producer_on
-from tests.services.servicebus import ServiceBusServer
-from tests.services.servicebus.service import connection_string
+from tests.services.brokers.servicebus import ServiceBusServer
+from tests.services.brokers.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 LOCK_S = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 from producers.servicebus import ServiceBusSharedStreamProducer
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.settings import ServiceBusSettings
-from tests.services.servicebus import ServiceBusServer
+from tests.services.brokers.servicebus import ServiceBusServer
 from triggerer.abc import BrokerMessage
 from triggerer.testing.conformance.driver import ACKED, Driver, Resolve, driving
 

@@ -12,9 +12,12 @@ import pytest
 from producers.servicebus.checking import describe_delivery
 from producers.servicebus.entity import EntityPath
 from tests.brokers.servicebus.driving import settings_for
+from tests.services.brokers.servicebus.administration import (
+    AdministrationDouble,
+    open_administration,
+)
+from tests.services.brokers.servicebus.service import connection_string
 from tests.services.process import free_ports
-from tests.services.servicebus.administration import AdministrationDouble, open_administration
-from tests.services.servicebus.service import connection_string
 from tests.services.silent import open_silent_server
 from triggerer.abc import DeliveryFacts, Guarantee
 from triggerer.domain.watchers.guarantees import guarantee_of

@@ -10,9 +10,12 @@ import pytest
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.lag import measure_lag
 from tests.brokers.servicebus.driving import settings_for
+from tests.services.brokers.servicebus.administration import (
+    AdministrationDouble,
+    open_administration,
+)
+from tests.services.brokers.servicebus.service import connection_string
 from tests.services.process import free_ports
-from tests.services.servicebus.administration import AdministrationDouble, open_administration
-from tests.services.servicebus.service import connection_string
 from triggerer.abc import SourceLag
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 

@@ -19,8 +19,8 @@ from producers.servicebus.errors import translate
 from producers.servicebus.sdk import client as sdk
 from tests.brokers.servicebus.conftest import MakeQueue, Queue
 from tests.brokers.servicebus.driving import drive, producer_on, settings_for
-from tests.services.servicebus import ServiceBusServer, open_servicebus
-from tests.services.servicebus.service import connection_string
+from tests.services.brokers.servicebus import ServiceBusServer, open_servicebus
+from tests.services.brokers.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy
 from triggerer.abc import AdvanceOutcome
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable, ConfigurationError

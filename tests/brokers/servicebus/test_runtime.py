@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.brokers.servicebus.conftest import MakeQueue
-from tests.services.servicebus import ServiceBusServer
+from tests.services.brokers.servicebus import ServiceBusServer
 from triggerer import abc
 from triggerer.testing import StreamHarness
 from watchers.messaging import MessageQueueTrigger

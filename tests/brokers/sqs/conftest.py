@@ -11,8 +11,8 @@ import pytest
 
 from producers.sqs import SqsSharedStreamProducer
 from tests.brokers.sqs.driving import producer_on
-from tests.services.elasticmq import ElasticMqServer
-from tests.services.sqs_proxy import SqsProxy, open_sqs_proxy
+from tests.services.brokers.elasticmq import ElasticMqServer
+from tests.services.brokers.sqs_proxy import SqsProxy, open_sqs_proxy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import anyio
 
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.settings import SqsSettings
-from tests.services.sqs_client import SqsClient
+from tests.services.brokers.sqs_client import SqsClient
 from triggerer.abc import BrokerMessage
 from triggerer.testing.conformance.driver import ACKED, Driver, Resolve
 from triggerer.testing.conformance.driver import driving as suite_driving

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.brokers.sqs.driving import eventually
-from tests.services.moto import open_moto
-from tests.services.sqs_client import SqsClient
+from tests.services.brokers.moto import open_moto
+from tests.services.brokers.sqs_client import SqsClient
 from triggerer import abc
 from triggerer.testing import StreamHarness
 from watchers.messaging import MessageQueueTrigger

@@ -11,8 +11,8 @@ from producers.sqs.checking import check_queue
 from producers.sqs.settings import SqsSettings
 from tests.brokers.sqs.conftest import Queue
 from tests.brokers.sqs.driving import driving, eventually, producer_on
-from tests.services.elasticmq import ElasticMqServer
-from tests.services.sqs_proxy import Answer, Exchange, refusal
+from tests.services.brokers.elasticmq import ElasticMqServer
+from tests.services.brokers.sqs_proxy import Answer, Exchange, refusal
 from triggerer.errors import BrokerRefused
 from triggerer.testing.conformance.driver import ACKED, FAILED, REJECTED
 from triggerer.testing.conformance.resolutions import acked, failing, once

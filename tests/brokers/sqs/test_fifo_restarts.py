@@ -13,8 +13,8 @@ import pytest
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.settings import SqsSettings
 from tests.brokers.sqs.driving import driving, eventually, producer_on
-from tests.services.elasticmq import open_elasticmq
-from tests.services.sqs_double import FifoDouble, open_fifo_double
+from tests.services.brokers.elasticmq import open_elasticmq
+from tests.services.brokers.sqs_double import FifoDouble, open_fifo_double
 from tests.services.tcp_proxy import open_tcp_proxy
 from triggerer.abc import AdvanceOutcome
 from triggerer.testing.conformance.driver import ACKED, FAILED, Delivery, Driver

@@ -10,7 +10,7 @@ from producers.sqs.lag import measure_lag
 from producers.sqs.settings import SqsSettings
 from tests.brokers.sqs.conftest import Queue
 from tests.brokers.sqs.driving import driving
-from tests.services.elasticmq import ElasticMqServer
+from tests.services.brokers.elasticmq import ElasticMqServer
 from triggerer.abc import SourceLag
 from triggerer.errors import BrokerRefused
 from triggerer.testing.conformance.resolutions import nothing

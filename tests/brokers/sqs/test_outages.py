@@ -18,9 +18,9 @@ from producers.sqs.errors import Throttled, translate
 from producers.sqs.settings import SqsSettings
 from tests.brokers.sqs.conftest import Queue
 from tests.brokers.sqs.driving import driving, eventually, producer_on
-from tests.services.elasticmq import ElasticMqServer, open_elasticmq
+from tests.services.brokers.elasticmq import ElasticMqServer, open_elasticmq
+from tests.services.brokers.sqs_proxy import Answer, Exchange, Lost, refusal
 from tests.services.process import free_ports
-from tests.services.sqs_proxy import Answer, Exchange, Lost, refusal
 from tests.services.tcp_proxy import open_tcp_proxy
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable, ConfigurationError
 from triggerer.testing.conformance.resolutions import gated, nothing

@@ -8,7 +8,7 @@ import pytest
 
 from tests.brokers.sqs.conftest import Queue
 from tests.brokers.sqs.driving import producer_on
-from tests.services.elasticmq import ElasticMqServer
+from tests.services.brokers.elasticmq import ElasticMqServer
 from tests.services.working import check_that_each_comes_once
 
 PERIOD_S = 1.0

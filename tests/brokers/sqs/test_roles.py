@@ -12,9 +12,9 @@ import pytest
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.settings import SqsSettings
 from tests.brokers.sqs.driving import driving, eventually, producer_on
-from tests.services.moto import open_moto
-from tests.services.sqs_client import SqsClient
-from tests.services.sqs_proxy import open_sqs_proxy
+from tests.services.brokers.moto import open_moto
+from tests.services.brokers.sqs_client import SqsClient
+from tests.services.brokers.sqs_proxy import open_sqs_proxy
 from triggerer import abc
 from triggerer.errors import BrokerError
 from triggerer.testing import StreamHarness

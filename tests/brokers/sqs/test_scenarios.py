@@ -10,7 +10,7 @@ import pytest
 
 from tests.brokers.sqs.conftest import Queue, make_queue
 from tests.brokers.sqs.driving import driving, eventually
-from tests.services.sqs_proxy import Answer, Exchange
+from tests.services.brokers.sqs_proxy import Answer, Exchange
 from triggerer.abc import AdvanceItem
 from triggerer.testing.conformance.driver import ACKED, FAILED, Delivery
 from triggerer.testing.conformance.resolutions import failing_once, gated, nothing, once

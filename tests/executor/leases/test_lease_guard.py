@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House, open_house
 from tests.executor.spark.test_sessions import is_java
+from tests.services.clusters.spark import TrainedHome
 from tests.services.process import is_alive
-from tests.services.spark import TrainedHome
 from triggerer.errors import ConfigurationError
 from triggerer.executor import Executor
 from triggerer.executor.claims import Claims

@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House, open_house
-from tests.services.postgres import PostgresServer
+from tests.services.databases.postgres import PostgresServer
 from triggerer.executor.slots.worker_process import RunHandle, WorkerProcess
 
 WAITS = """

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.executor.conftest import House
-from tests.services.spark import TrainedHome
+from tests.services.clusters.spark import TrainedHome
 from triggerer.domain.outputs import output_token
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.full]

@@ -11,9 +11,9 @@ import pytest
 
 from tests.executor.conftest import House
 from tests.services.availability import service
-from tests.services.spark import TrainedHome
-from tests.services.spark_cluster import QUICK_JAVA, SparkCluster, open_spark_cluster
-from tests.services.spark_connect import open_connect_server
+from tests.services.clusters.spark import TrainedHome
+from tests.services.clusters.spark_cluster import QUICK_JAVA, SparkCluster, open_spark_cluster
+from tests.services.clusters.spark_connect import open_connect_server
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.executor.conftest import House
-from tests.services.spark import TrainedHome
+from tests.services.clusters.spark import TrainedHome
 from triggerer.store.schema.models import DagRun
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.full]

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
 from tests.executor.leases.test_deaths import _all_gone, _descendants
+from tests.services.clusters.spark import TrainedHome
 from tests.services.process import is_alive
-from tests.services.spark import TrainedHome
 from triggerer.executor import Executor
 
 # A session takes a minute to open on a machine that is busy enough.

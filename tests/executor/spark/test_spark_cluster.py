@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.executor.conftest import House
-from tests.services.spark_cluster import QUICK_JAVA, SparkCluster
+from tests.services.clusters.spark_cluster import QUICK_JAVA, SparkCluster
 from triggerer.store.schema.models import DagRun
 
 TIMEOUT_S = 200

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tests.executor.conftest import House
-from tests.services.spark import TrainedHome
+from tests.services.clusters.spark import TrainedHome
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]
 

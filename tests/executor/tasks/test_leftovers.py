@@ -17,9 +17,9 @@ from tests.executor.tasks.leftovers import (
     source_of,
 )
 from tests.services.availability import service
+from tests.services.clusters.spark_cluster import SparkCluster
+from tests.services.clusters.spark_connect import open_connect_server
 from tests.services.process import is_alive
-from tests.services.spark_cluster import SparkCluster
-from tests.services.spark_connect import open_connect_server
 from triggerer.executor import Executor
 
 

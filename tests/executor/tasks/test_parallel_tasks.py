@@ -3,7 +3,7 @@
 import pytest
 
 from tests.executor.conftest import House
-from tests.services.spark import TrainedHome
+from tests.services.clusters.spark import TrainedHome
 
 SOURCE = """
     with DAG("wide", max_parallel_tasks=3):

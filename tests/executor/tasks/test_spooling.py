@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from tests.executor.conftest import House
-from tests.services.spark import TrainedHome
+from tests.services.clusters.spark import TrainedHome
 
 # A stand-in for the Spark session reads the files, as Spark does in local mode.
 READS = """

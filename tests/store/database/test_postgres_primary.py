@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from tests.services.availability import service, skip_or_fail
 from tests.services.certificates import Authority
-from tests.services.postgres import PostgresServer, open_postgres, open_standby
+from tests.services.databases.postgres import PostgresServer, open_postgres, open_standby
 from tests.services.process import ServiceUnavailable, free_ports
 from tests.services.tcp_proxy import open_tcp_proxy
 from triggerer.errors import ConfigurationError, StoreRefused, StoreUnavailable

@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import text
 
-from tests.services.postgres import PostgresServer
+from tests.services.databases.postgres import PostgresServer
 from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
 from triggerer.domain.runs import RunType
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable

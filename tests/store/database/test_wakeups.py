@@ -7,7 +7,7 @@ import anyio
 import pytest
 from sqlalchemy import text
 
-from tests.services.postgres import PostgresServer
+from tests.services.databases.postgres import PostgresServer
 from tests.store.seeding import add_asset
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database

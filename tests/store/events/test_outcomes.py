@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tests.services.postgres import PostgresServer
+from tests.services.databases.postgres import PostgresServer
 from tests.store.seeding import (
     SOURCE,
     Event,

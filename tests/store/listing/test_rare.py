@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tests.services.databases.stores import create_migrated_database, create_migrated_file
 from tests.services.process import run_apart
-from tests.services.stores import create_migrated_database, create_migrated_file
 from tests.store.explaining import working
 from tests.store.seeding import add_asset, add_dag, asset_json
 from triggerer.store.database.opening import open_database

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from sqlalchemy import text, update
 
-from tests.services.postgres import PostgresServer
+from tests.services.databases.postgres import PostgresServer
 from tests.store.scheduling import check_conservation, end, one_asset, set_columns, two_assets
 from tests.store.seeding import (
     Event,

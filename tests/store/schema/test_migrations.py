@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, inspect, text
 
 from tests.actors import TESTER
-from tests.services.postgres import PostgresServer
+from tests.services.databases.postgres import PostgresServer
 from triggerer.errors import ConfigurationError, StoreRefused
 from triggerer.operations.migrating import migrate
 from triggerer.service.supervising import retry_while_unavailable

@@ -19,8 +19,8 @@ import pytest
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 from google.type.money_pb2 import Money
 
+from tests.services.brokers.schema_registry import Registry, open_registry
 from tests.services.process import still_alive
-from tests.services.schema_registry import Registry, open_registry
 from triggerer import abc
 from triggerer.abc import BrokerMessage
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError, DagError

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.services.availability import skip_or_fail
-from tests.services.gcs import Gcs, open_gcs
+from tests.services.clusters.spark_jars import SparkJars
 from tests.services.process import ServiceUnavailable
-from tests.services.s3 import S3, open_s3
-from tests.services.spark_jars import SparkJars
+from tests.services.storage.gcs import Gcs, open_gcs
+from tests.services.storage.s3 import S3, open_s3
 from triggerer.worker.output import Output
 from triggerer.worker.spark import SparkSettings, close_session, open_session
 

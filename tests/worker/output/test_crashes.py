@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.services.gcs import Gcs
-from tests.services.postgres import PostgresServer
-from tests.services.s3 import S3
-from tests.services.spark_jars import SparkJars
+from tests.services.clusters.spark_jars import SparkJars
+from tests.services.databases.postgres import PostgresServer
+from tests.services.storage.gcs import Gcs
+from tests.services.storage.s3 import S3
 from tests.worker.output.crashing import POINTS, ROWS
 
 pytestmark = pytest.mark.timeout(1800)

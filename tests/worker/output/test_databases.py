@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.services.availability import service, skip_or_fail
-from tests.services.java_program import find_jars
-from tests.services.mariadb import open_mariadb
+from tests.services.databases.mariadb import open_mariadb
 from tests.services.process import ServiceUnavailable
+from tests.services.programs.java_program import find_jars
 from tests.worker.output.conftest import TryAgain
 from triggerer.errors import OutputRefused
 from triggerer.worker.output.jdbc import Connection

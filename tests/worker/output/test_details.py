@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.postgres import PostgresServer
+from tests.services.databases.postgres import PostgresServer
 from tests.worker.output.conftest import TryAgain
 from triggerer.errors import OutputRefused
 from triggerer.worker.output import drafts, folders, iceberg

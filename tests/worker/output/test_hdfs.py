@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.services.availability import skip_or_fail
-from tests.services.java_program import find_jars
 from tests.services.process import ServiceUnavailable
+from tests.services.programs.java_program import find_jars
 from tests.worker.output.once import WRITE, WRITTEN
 from tests.worker.spark.processes import start_python
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.gcs import Gcs
-from tests.services.s3 import S3
+from tests.services.storage.gcs import Gcs
+from tests.services.storage.s3 import S3
 from tests.worker.output.once import WRITE, WRITTEN
 from tests.worker.spark.processes import start_python
 

@@ -13,9 +13,9 @@ from textwrap import dedent
 
 import pytest
 
-from tests.services.postgres import PostgresServer
+from tests.services.clusters.spark_jars import SparkJars
+from tests.services.databases.postgres import PostgresServer
 from tests.services.process import free_ports
-from tests.services.spark_jars import SparkJars
 from triggerer.worker.spark.sessions.classic import find_installation
 from triggerer.worker.spark.sessions.reachability import Endpoint, is_reachable
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.spark import TrainedHome
+from tests.services.clusters.spark import TrainedHome
 from triggerer.worker.spark import SparkSettings, close_session, open_session
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.services.availability import skip_or_fail
+from tests.services.clusters.spark_connect import ConnectServer, open_connect_server
 from tests.services.process import ServiceUnavailable
-from tests.services.spark_connect import ConnectServer, open_connect_server
 from tests.worker.spark.processes import start_python
 from triggerer.config import SparkSettings
 from triggerer.domain.attempt_states import AttemptState

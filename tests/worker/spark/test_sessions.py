@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.spark import TrainedHome
+from tests.services.clusters.spark import TrainedHome
 from tests.worker.spark.processes import processes_of, run_python, start_python, wait_until_gone
 from triggerer.worker.spark.jvm.training import start_training
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.spark_jars import SparkJars
+from tests.services.clusters.spark_jars import SparkJars
 from tests.worker.spark.processes import start_python
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
