@@ -1,4 +1,8 @@
-"""Says how Spark's driver ended, for the run's error, from the JVM's exit code and the last lines of its output."""
+"""Says how Spark's driver ended, for the run's error, from the JVM's exit code and the last lines of its output.
+
+The fork server notices the end (`worker/fork_server/driver_keeper.py`), and the run's process asks it for the reason
+(`worker/spark_holder.py`).
+"""
 
 from __future__ import annotations
 
