@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class PubSubEventTrigger(MessageTrigger):
     """Fires for each message of a subscription that meets `match`.
 
-    Watchers with the same subscription and connection share one stream. If the connection has a `project`, a watcher
-    with the subscription's name and a watcher with its path share a stream, too. Without a `project`, the name belongs
-    to the project of the credentials, which the trigger does not know. Then the two watchers have two streams, and each
-    stream receives only a part of the messages. So write a subscription in the same way in all watchers.
+    Watchers with the same subscription and connection share one stream. Only one stream should read a subscription,
+    because Pub/Sub sends each message to one receiver only. So write a subscription in one way in all watchers: as its
+    name, or as its path `projects/<project>/subscriptions/<name>`. A name and a path mean one subscription only if the
+    connection has the `project`.
 
     Args:
         subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.

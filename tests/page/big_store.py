@@ -138,7 +138,7 @@ def fill(path: Path) -> None:
 
 
 def _at(number: int, count: int) -> str:
-    """Return an instant of the last 24 hours, as SQLite stores it. `number` 0 is a day ago, and `count` is now."""
+    """Return the instant of the row with this number, as SQLite stores it. The `count` rows fill the last 24 hours."""
     at = datetime.now(UTC) - timedelta(days=1) * (count - number) / count
     return at.strftime("%Y-%m-%d %H:%M:%S.%f")
 

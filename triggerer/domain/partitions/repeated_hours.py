@@ -42,7 +42,13 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which parts begin with the same clock time; empty if there are none."""
+        """Return the two instants at which a part of the day begins, and clocks show the same time.
+
+        Args:
+            part: The length of the parts into which windows divide a day.
+        Returns:
+            The earlier instant and the later one; empty if no part begins in the repeated time.
+        """
         shown = self.turn.astimezone(self.zone).replace(tzinfo=None)
         until = (shown.replace(hour=0, minute=0, second=0) - shown) % part
         return (self.turn - self.length + until, self.turn + until) if until < self.length else ()

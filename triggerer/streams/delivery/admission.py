@@ -39,9 +39,9 @@ class Admission:
     def admits(self, entry: Entry) -> bool:
         """Return whether the filter receives this message; False if its watchers are, or may be, behind in the lane.
 
-        A filter that was absent skips a lane while the lane has messages from before the filter's return. When such a
-        message is at the lane's head, it is decided whether the filter's watchers fall behind there. The filter also
-        skips a lane with a failed message that the broker redelivers.
+        A filter that was absent skips a lane while the lane has messages from before the filter's return. When one of
+        these old messages reaches the lane's head, the group decides whether the filter's watchers fall behind in the
+        lane. The filter also skips a lane with a failed message that the broker redelivers.
         """
         state, lane = self._member.state, entry.lane
         assert lane is not None

@@ -267,9 +267,9 @@ class DriverKeeper:
         return next((one for one in known if one is not None and one.pid == pid), None)
 
     def _ask_how(self, question: _Question, pid: int, patience_s: float) -> None:
-        """Reply how a driver ended.
+        """Reply how a driver ended. If the driver is alive, wait up to `patience_s` for its end before the reply.
 
-        If the driver lives, reply once it ends, or without a reason after `patience_s`.
+        The reply is empty if the driver is still alive, or unknown.
         """
         driver = self._find(pid)
         how = None if driver is None else driver.how_ended()
