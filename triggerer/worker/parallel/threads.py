@@ -15,17 +15,21 @@ from triggerer.worker.failures import TaskTimeout
 
 logger = logging.getLogger("triggerer.run")
 
+_TURNS: Final = 1_000
+"""More turns than an exception of another thread needs to arrive. Python looks for such exceptions in each turn."""
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
 """The id of the task that this thread executes, if the run executes tasks side by side; None in every other thread."""
 
 
-def raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:
+def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
     """Raise an exception in another thread once that thread executes Python code.
 
-    If `kind` is None, withdraw an exception that was not raised yet.
+    The exception cannot be withdrawn. Python has a call for it, but after this call Python 3.11 hangs in the next
+    function that a debugger or a coverage tool traces, in any thread.
     """
-    value = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind)
+    )
 
 
 @contextmanager
@@ -39,13 +43,15 @@ def thread_time_limit(limit: timedelta | None, on_expiry: Callable[[], None]) ->
         yield
         return
     thread, lock = threading.current_thread(), threading.Lock()
-    is_over = False
+    is_over = has_expired = False
 
     def expire() -> None:
+        nonlocal has_expired
         with lock:
             if is_over:
                 return
             raise_in(thread, TaskTimeout)
+            has_expired = True
         try:
             on_expiry()
         except Exception:
@@ -55,12 +61,20 @@ def thread_time_limit(limit: timedelta | None, on_expiry: Callable[[], None]) ->
     timer.daemon = True
     timer.start()
     try:
-        yield
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with lock:
+                is_over = True
+            if has_expired:
+                _receive_exceptions()
     except TaskTimeout as timeout:
         timeout.args = timeout.args or (f"the task did not end within {limit}",)
         raise
-    finally:
-        timer.cancel()
-        with lock:
-            is_over = True
-            raise_in(thread, None)
+
+
+def _receive_exceptions() -> None:
+    """Let an exception that `raise_in` has sent to this thread arrive here, and not in later code."""
+    for _ in range(_TURNS):
+        pass

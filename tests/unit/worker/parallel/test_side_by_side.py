@@ -1,5 +1,6 @@
 """Tasks of a run side by side: their order, their limit, their time, and their output."""
 
+import subprocess
 import sys
 import threading
 import time
@@ -162,6 +163,38 @@ def test_a_time_limit_that_is_not_reached_changes_nothing() -> None:
     time.sleep(0.05)
     with thread_time_limit(None, lambda: None):
         pass
+
+
+def test_a_time_limit_that_expires_in_the_last_call_is_a_timeout_of_this_task_only() -> None:
+    with (
+        pytest.raises(TaskTimeout, match=r"did not end within 0:00:00\.010000"),
+        thread_time_limit(timedelta(seconds=0.01), lambda: None),
+    ):
+        time.sleep(0.2)
+    # Each turn would let an exception of the ended limit arrive.
+    for _ in range(10_000):
+        pass
+
+
+TRACED_AFTER_A_LIMIT = """
+import sys
+from datetime import timedelta
+from triggerer.worker.parallel.threads import thread_time_limit
+
+with thread_time_limit(timedelta(seconds=60), lambda: None):
+    pass
+
+def traced():
+    return 1
+
+sys.settrace(lambda *_: None)
+traced()
+"""
+
+
+def test_functions_can_be_traced_after_a_time_limit_that_was_not_reached() -> None:
+    """An earlier version withdrew the exception that it had not raised. Then Python 3.11 hangs in traced functions."""
+    subprocess.run([sys.executable, "-c", TRACED_AFTER_A_LIMIT], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("fails", [False, True])
