@@ -43,15 +43,15 @@ class HttpPollTrigger(MessageTrigger):
         poke_interval: Seconds from an answer to the next request.
         items: The path to a list in the answer, which is JSON; `@value` if the answer is the list. Each new item fires.
             None: the whole answer fires whenever it changes.
-        item_key: The path in an item to its key: an item with a known key does not fire again, even if its other fields
-            change. None: the whole item is the key, so that a changed item fires.
+        item_key: The path in an item to its key. An item with a known key does not fire again, even if its other fields
+            change. None: items have no keys, and a changed item fires.
         cursor: `{"path": PATH, "param": NAME}`: requests have the query parameter NAME, with the newest value that an
             answer had at PATH. If an answer has new items and a new cursor, the next request follows at once.
         first: "all": the content at the first start of the stream fires. "skip": that content does not fire.
         match, decode, extra, partition_key: See `MessageTrigger`. They apply to each item, or to the whole answer if
-            `items` is None. The default `extra` has `value`, `url`, `item_key` and `timestamp`. The `item_key` is the
-            item's key, or a digest of an item without a key. The `timestamp` is the time when the item was first seen,
-            in milliseconds.
+            `items` is None. The default `extra` has `value`, `url`, `item_key` and `timestamp`. The field `item_key` is
+            the item's key, or the item's digest if it has no key. The `timestamp` is the time when the item was first
+            seen, in milliseconds.
     Raises:
         DagError: An argument is not as described.
     """

@@ -30,8 +30,8 @@ class PubSubEventTrigger(MessageTrigger):
 
     Watchers with the same subscription and connection share one stream. Only one stream should read a subscription,
     because Pub/Sub sends each message to one receiver only. So write a subscription in one way in all watchers: as its
-    name, or as its path `projects/<project>/subscriptions/<name>`. A name and a path mean one subscription only if the
-    connection has the `project`.
+    name, or as its path `projects/<project>/subscriptions/<name>`. If the connection has the `project`, watchers with
+    the name and watchers with the path share one stream, too.
 
     Args:
         subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.

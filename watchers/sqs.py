@@ -33,8 +33,8 @@ class SqsEventTrigger(MessageTrigger):
     each message to one receiver only. So write the queue in one way in all watchers: as its name, or as its URL.
     `triggerer check` warns if two streams read one queue.
 
-    A name and a URL mean one queue only if the connection tells the account (by `account` or `role_arn`) and the
-    region (by `region` or `endpoint_url`).
+    If the connection has the account (`account` or `role_arn`) and the region (`region` or `endpoint_url`), watchers
+    with the name and watchers with the URL share one stream, too.
 
     Args:
         queue: The queue's name or URL.

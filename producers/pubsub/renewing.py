@@ -88,8 +88,8 @@ class Renewing:
 
     def _wait(self) -> None:
         with self._changed:
-            # Read the next due time under the lock. A lease that begins later notifies this thread, so none is
-            # overlooked.
+            # Read the next due time under the lock. Otherwise a lease could begin between the reading and the waiting,
+            # and its notification would be lost.
             at = self._leases.next_at()
             if self._stopping.is_set():
                 return
