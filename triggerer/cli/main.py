@@ -18,7 +18,7 @@ from typing import Final
 
 from triggerer.cli.terminal.gc_pause import gc_paused
 from triggerer.errors import TriggererError
-from triggerer.processes.signals import STOPPING, Interrupted, exit_on_signals
+from triggerer.processes.signals import STOPPING, Interrupted, exit_on_signals, unwrapped_interrupts
 
 SERVICES: Final = frozenset(
     {"standalone", "triggerer", "scheduler", "dag-processor", "executor", "api"}
@@ -54,17 +54,12 @@ def main() -> None:
             commands.print_error(TriggererError(f"the argument {argument!r} is not UTF-8"))
             sys.exit(2)
     try:
-        commands.app()
+        with unwrapped_interrupts():
+            commands.app()
     except SystemExit as ended:
         # Click exits with 1 after a broken pipe. Here a broken pipe is a success, as it is for `BrokenPipeError` below.
         sys.exit(0 if isinstance(ended.__context__, BrokenPipeError) else ended.code)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except RuntimeError as error:
-        # Ctrl-C raises `Interrupted` in whatever code runs. If this code is a descriptor's `__set_name__`, Python
-        # before 3.12 raises a RuntimeError whose cause is `Interrupted`.
-        if not isinstance(error.__cause__, Interrupted):
-            raise
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # `triggerer runs list | head`: the reader has read enough.

@@ -26,6 +26,7 @@ from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.errors import TriggererError
 from triggerer.observability.logging_setup import set_up_logging
 from triggerer.operations.access.tokens import create_login_code
+from triggerer.processes.signals import unwrapped_interrupts
 from triggerer.service import ALL_PARTS, Service, StopReason, run
 
 _COMMIT_WAIT_S: Final = 10.0
@@ -44,7 +45,8 @@ def run_demo(home: Path | None, *, whole_year: bool, stays: bool = False) -> int
     path = choose_home(home)
     broker = MockBroker()
     try:
-        return _run(console, path, broker, whole_year=whole_year, stays=stays)
+        with unwrapped_interrupts():
+            return _run(console, path, broker, whole_year=whole_year, stays=stays)
     except KeyboardInterrupt:
         # Ctrl-C came before the service listened for signals.
         return _interrupted(console, path)

@@ -31,6 +31,21 @@ class Interrupted(KeyboardInterrupt):
     """
 
 
+@contextmanager
+def unwrapped_interrupts() -> Iterator[None]:
+    """Raise `Interrupted` in place of a RuntimeError that it has caused.
+
+    Ctrl-C raises `Interrupted` in whatever code runs. If this code is a descriptor's `__set_name__`, Python before 3.12
+    raises a RuntimeError whose cause is `Interrupted`.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, Interrupted):
+            raise error.__cause__ from None
+        raise
+
+
 def signal_name(signum: int) -> str:
     """Return the usual name of the signal."""
     try:

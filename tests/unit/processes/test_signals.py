@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from triggerer.processes.signals import Interrupted, unwrapped_interrupts
+
 _PRELUDE = """
 import os, signal, sys
 from triggerer.processes.signals import exit_on_signals, handling_stop_signals
@@ -111,3 +113,11 @@ assert signal.getsignal(INT) is signal.default_int_handler
 sys.exit(3)
 """
     assert exit_code_of(code) == 3
+
+
+@pytest.mark.parametrize("cause", [Interrupted(), ValueError("another")])
+def test_an_interrupt_that_caused_a_runtime_error_is_raised_itself(cause: BaseException) -> None:
+    """Python before 3.12 raises such an error if Ctrl-C comes while a class is defined."""
+    expected = Interrupted if isinstance(cause, Interrupted) else RuntimeError
+    with pytest.raises(expected), unwrapped_interrupts():
+        raise RuntimeError("Error calling __set_name__") from cause

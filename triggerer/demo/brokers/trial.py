@@ -20,6 +20,7 @@ from triggerer.demo.home import choose_home, write_home
 from triggerer.demo.report import print_checks
 from triggerer.errors import ConfigurationError, TriggererError
 from triggerer.observability.logging_setup import set_up_logging
+from triggerer.processes.signals import unwrapped_interrupts
 from triggerer.service import ALL_PARTS, Service, StopReason, run
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.listing.counts import count_asset
@@ -78,7 +79,8 @@ def try_broker(broker: str, home: Path | None, *, endpoint: str | None) -> int:
     path = choose_home(home)
     source = _open(broker, endpoint)
     try:
-        return _run(console, path, broker, source)
+        with unwrapped_interrupts():
+            return _run(console, path, broker, source)
     except KeyboardInterrupt:
         # Ctrl-C came before the service listened for signals.
         return _interrupted(console, path)
