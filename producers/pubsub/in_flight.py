@@ -300,7 +300,7 @@ class InFlight:
         )
 
     def take_due(self, now: float) -> list[Delivery]:
-        """Remove and return the messages that must be given back now, in the order in which their delays end.
+        """Remove and return the messages whose delay is over, sorted by the end of the delay.
 
         A lane that has waited too long for its failed message continues.
         """

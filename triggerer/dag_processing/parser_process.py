@@ -150,8 +150,8 @@ class ParserProcess:
 
     def _bury(self, process: ChildProcess) -> None:
         """Give the next parser the files that this parser had not begun to read."""
-        # Users' code runs only in the parser's forks, so the parser did not end by itself. The kernel, an operator, or
-        # the code of a file in a fork has killed it.
+        # The parser itself runs no users' code, only its forks do. So something has killed the parser: the kernel, an
+        # operator, or the code of a file in a fork.
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
         _log.warning(

@@ -18,7 +18,7 @@ Condition: TypeAlias = "Asset | AssetAlias | AssetAll | AssetAny"
 
 @dataclass(frozen=True, slots=True, init=False)
 class _Group(Combinable):
-    """An expression of distinct operands, in the order in which they are written. `a & (b & c)` becomes `a & b & c`."""
+    """An expression of distinct operands, in the written order. `a & (b & c)` becomes `a & b & c`."""
 
     objects: tuple[Condition, ...]
     repeated: tuple[Leaf, ...] = field(compare=False, repr=False)

@@ -34,7 +34,7 @@ async def list_parked(
     watcher: str | None = None,
     state: str | None = None,
 ) -> list[ParkedView]:
-    """Return stored and parked messages in the order in which they were stored.
+    """Return stored and parked messages, oldest first.
 
     Args:
         after: Only messages with higher ids than this.

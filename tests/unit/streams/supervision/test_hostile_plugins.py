@@ -22,7 +22,7 @@ from triggerer.testing import StreamHarness
 
 
 class Panic(BaseException):
-    """An error like those of some native libraries. `except Exception` does not catch it, for it is no `Exception`."""
+    """An error that is no `Exception`, so `except Exception` misses it. Some native libraries raise such errors."""
 
 
 def cancel_own_task() -> None:
