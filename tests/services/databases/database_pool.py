@@ -33,9 +33,10 @@ _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
+# A table that was empty when it was analyzed has no row in pg_statistic. Its number of rows is negative before, then 0.
 _HAS_STATISTICS = """
-SELECT EXISTS (SELECT FROM pg_statistic JOIN pg_class ON starelid = pg_class.oid
-               WHERE relnamespace = 'public'::regnamespace)
+SELECT EXISTS (SELECT FROM pg_class
+               WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND reltuples >= 0)
 """
 _WRITTEN_TABLES = """
 SELECT quote_ident(relname), pg_relation_size(oid) FROM pg_class

@@ -157,7 +157,7 @@ async def test_a_page_of_large_events_ends_early_and_the_next_goes_on(
     async with database.transaction() as session:
         await session.execute(update(AssetEvent).values(extra={"x": "y" * 1_000}))
     monkeypatch.setattr(run_events, "PAGE_CHARACTERS", 3_000)
-    monkeypatch.setattr(run_events, "_FETCHED_AT_ONCE", 1)
+    monkeypatch.setattr(run_events, "_READ_AT_ONCE", 1)
     async with database.reading() as session:
         for back, ids in ((False, of_a), (True, of_a[::-1])):
             first = page(of_a[-1], back=back)

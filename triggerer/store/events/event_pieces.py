@@ -5,15 +5,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Select, Text, type_coerce
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from triggerer.store.events.run_events import columns_of, events_of_asset, events_of_run
+from triggerer.store.database.listed_ids import is_listed, is_postgres, plan_with_values
+from triggerer.store.events.run_events import columns_of, ids_of_asset, ids_of_run
 from triggerer.store.schema.models import AssetEvent
+
+_PARTITION_KEY: Final = -2
+"""The index of a column of `columns_of` that pieces do not have."""
 
 
 async def read_pieces(
@@ -40,50 +45,57 @@ async def read_pieces(
         run_pk: The run whose triggering events are read; needs `uri`. None: all events of the asset or alias.
         uri: The URI of the asset. None: `alias` is given.
     """
-    if run_pk is not None:
-        assert uri is not None
-        events, event_id = await events_of_run(session, run_pk=run_pk, uri=uri)
+    if run_pk is None:
+        ids, event_id = await ids_of_asset(session, uri=uri, alias=alias)
     else:
-        events, event_id = await events_of_asset(session, uri=uri, alias=alias)
-    # On SQLite the timestamps stay text. Parsing a million instants in Python would take seconds, and Arrow can read
-    # the text.
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    timestamp = type_coerce(AssetEvent.timestamp, Text) if is_sqlite else None
-    query = columns_of(session, events, timestamp=timestamp)
-    query = query.where(event_id <= last_id).order_by(event_id)
-    names = query.selected_columns.keys()
-    read = _read_sqlite if is_sqlite else _read_postgres
-    async for rows in read(session, query, size):
-        columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-        del columns["partition_key"]
-        yield list(columns.values())
+        assert uri is not None
+        ids, event_id = await ids_of_run(session, run_pk=run_pk, uri=uri)
+    read = _read_postgres if is_postgres(session) else _read_sqlite
+    async for rows in read(session, ids.where(event_id <= last_id).order_by(event_id), size):
+        if rows:
+            columns = list(zip(*rows, strict=True))
+            del columns[_PARTITION_KEY]
+            yield columns
 
 
-# The drivers are used directly, because a row through SQLAlchemy takes twice as long.
+# The ids are read first, and the events are looked up by their ids, as for pages (`run_events`). The drivers are used
+# directly, because a row through SQLAlchemy takes twice as long.
 
 
 async def _read_sqlite(
-    session: AsyncSession, query: Select[Any], size: int
+    session: AsyncSession, ids: Select[int], size: int
 ) -> AsyncIterator[Sequence[Any]]:
-    text, values = _compiled(session, query)
+    sql, values = _compiled(session, ids)
     path = _path_of(session)
     # Reading blocks the event loop. That does no harm, because this process does nothing else.
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-        cursor = connection.execute(text, values)
-        while rows := cursor.fetchmany(size):
-            yield rows
+        cursor = connection.execute(sql, values)
+        while some := cursor.fetchmany(size):
+            yield connection.execute(*_look_up(session, some)).fetchall()
 
 
 async def _read_postgres(
-    session: AsyncSession, query: Select[Any], size: int
+    session: AsyncSession, ids: Select[int], size: int
 ) -> AsyncIterator[Sequence[Any]]:
-    text, values = _compiled(session, query)
+    await plan_with_values(session)
+    sql, values = _compiled(session, ids)
     raw = await (await session.connection()).get_raw_connection()
     driver: Any = raw.driver_connection
     # A cursor needs a transaction, and the session has begun one.
-    cursor = await driver.cursor(text, *values)
-    while rows := await cursor.fetch(size):
-        yield rows
+    cursor = await driver.cursor(sql, *values)
+    while some := await cursor.fetch(size):
+        sql, values = _look_up(session, some)
+        yield sorted(await driver.fetch(sql, *values), key=itemgetter(0))
+
+
+def _look_up(session: AsyncSession, ids: Sequence[Sequence[int]]) -> tuple[str, list[Any]]:
+    """Return the statement that reads the events with these ids, and its values."""
+    wanted = is_listed(session, AssetEvent.id, [event_id for (event_id,) in ids])
+    if is_postgres(session):
+        return _compiled(session, columns_of(session, wanted))
+    # The timestamps stay text. Parsing a million instants in Python would take seconds, and Arrow can read the text.
+    query = columns_of(session, wanted, timestamp=type_coerce(AssetEvent.timestamp, Text))
+    return _compiled(session, query.order_by(AssetEvent.id))
 
 
 def _path_of(session: AsyncSession) -> Path:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, except_, func, select, union_all
+from sqlalchemy import ColumnElement, except_, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.store.database.listed_ids import is_listed, plan_with_values
 from triggerer.store.events.identities import NAME, URI, in_spans, spans_of, with_identity
 from triggerer.store.listing.filters import limited
 from triggerer.store.listing.paging import MOST_COUNTED, Count, count_rows, counted
@@ -58,22 +59,23 @@ async def list_asset_events(
     wanted = await _wanted(session, asset=asset, dag=dag, event_id=event_id, state=state)
     if after is not None:
         wanted.append(AssetEvent.id < after)
-    query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
     if state in ("consumed", "unused"):
-        rows = await _walk(session, query, wanted, limit, after, are_consumed=state == "consumed")
-    else:
-        rows = list(await session.execute(limited(query, limit)))
-    return [_view(*row) for row in rows]
+        ids = await _ids_in_state(session, wanted, limit, are_consumed=state == "consumed")
+        return (await list_events_by_id(session, ids[::-1]))[::-1]
+    query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
+    return [_view(*row) for row in await session.execute(limited(query, limit))]
 
 
 async def count_asset_events(session: AsyncSession, **filters: Any) -> Count:
     """Count the events that `list_asset_events` returns with these filters."""
-    if filters.get("state") in ("consumed", "unused"):
-        found = await list_asset_events(session, limit=MOST_COUNTED + 1, **filters)
-        return counted(len(found))
-    return await count_rows(
-        session, select(AssetEvent.id).where(*await _wanted(session, **filters))
-    )
+    wanted = await _wanted(session, **filters)
+    state = filters.get("state")
+    if state in ("consumed", "unused"):
+        ids = await _ids_in_state(
+            session, wanted, MOST_COUNTED + 1, are_consumed=state == "consumed"
+        )
+        return counted(len(ids))
+    return await count_rows(session, select(AssetEvent.id).where(*wanted))
 
 
 async def _wanted(
@@ -84,7 +86,7 @@ async def _wanted(
     event_id: int | None = None,
     state: str | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions for the filters of a list. The states `consumed` and `unused` add none; see `_walk`."""
+    """Return the conditions for the filters of a list. `consumed` and `unused` add none; see `_ids_in_state`."""
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
         wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
@@ -156,44 +158,43 @@ async def list_events_by_id(
     return found
 
 
-async def _walk(
+async def _ids_in_state(
     session: AsyncSession,
-    query: Select[*tuple[Any, ...]],
     wanted: Sequence[ColumnElement[bool]],
     limit: int,
-    after: int | None,
     *,
     are_consumed: bool,
-) -> list[Any]:
-    """Return the rows of `query` for consumed or unused events, newest first, up to `limit` rows (0: all).
+) -> list[int]:
+    """Return the ids of consumed or unused events, highest first, up to `limit` ids (0: all).
 
-    No index finds the events in these states. So the events are read in windows of ids, and compared with the queue
+    No index finds the events in these states. So ids of events are read in windows, and compared with the queue
     entries of each window.
 
     Args:
-        wanted: The other conditions of `query`.
+        wanted: The other conditions for the events.
         are_consumed: True for `consumed`, False for `unused` events.
     """
-    found: list[Any] = []
-    newest = await session.scalar(select(func.max(AssetEvent.id))) or 0
-    upper = newest if after is None else min(newest, after - 1)
+    found: list[int] = []
+    upper = await session.scalar(select(func.max(AssetEvent.id)).where(*wanted)) or 0
     width = 1_000
+    await plan_with_values(session)
     while not limit or len(found) < limit:
         if are_consumed:
             # Skip the events for which no DAG waited: continue at the newest event that is in the queue.
             upper = await _newest_in_queue(session, upper)
-        beyond = select(AssetEvent.id).where(*wanted, AssetEvent.id <= upper)
-        window = beyond.order_by(AssetEvent.id.desc()).limit(width).subquery()
-        bounds = select(func.count(), func.min(window.c.id), func.max(window.c.id))
-        count, lowest, highest = (await session.execute(bounds)).one()
-        if not count:
+        events = select(AssetEvent.id).where(*wanted)
+        window = events.where(AssetEvent.id <= upper).order_by(AssetEvent.id.desc()).limit(width)
+        candidates = list(await session.scalars(window))
+        if not candidates:
             break
-        candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
+        highest, lowest = candidates[0], candidates[-1]
         in_queue = QueuedAssetEvent.asset_event_id
         # If candidates are few, look up the queue entries of each. Otherwise read all entries in this range of ids.
-        are_few = 4 * count < highest - lowest
+        are_few = 4 * len(candidates) < highest - lowest
         entries = select(in_queue).where(
-            in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest)
+            is_listed(session, in_queue, candidates)
+            if are_few
+            else in_queue.between(lowest, highest)
         )
         # EXCEPT is used instead of NOT IN: if PostgreSQL expects many rows, NOT IN compares every pair.
         if are_consumed:
@@ -201,16 +202,14 @@ async def _walk(
                 entries.where(QueuedAssetEvent.run_pk.is_(None)),
                 _FOR_KEYS.where(DagPartitionEvent.asset_event_id.between(lowest, highest)),
             ).subquery()
-            is_in_state = except_(
-                entries.where(QueuedAssetEvent.run_pk.is_not(None)),
-                select(waiting.c.asset_event_id),
-            )
+            taken = entries.where(QueuedAssetEvent.run_pk.is_not(None))
+            are_in_state = except_(taken, select(waiting.c.asset_event_id))
         else:
-            is_in_state = except_(candidates, entries)
-        rows = query.where(AssetEvent.id.between(lowest, highest), AssetEvent.id.in_(is_in_state))
-        found += await session.execute(limited(rows, limit and limit - len(found)))
+            are_in_state = except_(events.where(AssetEvent.id.between(lowest, highest)), entries)
+        in_state = set(await session.scalars(are_in_state))
+        found += [event_id for event_id in candidates if event_id in in_state]
         upper, width = lowest - 1, min(4 * width, _LARGEST_WINDOW)
-    return found
+    return found[:limit] if limit else found
 
 
 async def _newest_in_queue(session: AsyncSession, upper: int) -> int:

@@ -20,6 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from triggerer.store.database.listed_ids import is_listed, is_postgres, plan_with_values
 from triggerer.store.events.identities import (
     NAME,
     URI,
@@ -42,8 +43,8 @@ EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
 """A page ends once the `extra`s of its events have more than this number of characters together (4 Mi)."""
-# Rows are fetched in portions of 200. If a page ends within a portion, the rest of the portion is discarded.
-_FETCHED_AT_ONCE: Final = 200
+# The most events in memory beyond the end of a page.
+_READ_AT_ONCE: Final = 200
 # The most assets in a UNION ALL. It has a part for each asset, and SQLite allows 500 parts.
 _ASSETS_MERGED: Final = 100
 
@@ -155,39 +156,29 @@ async def page_of_asset(
         for some in apart
     ]
     merged = union_all(*(select(first.c.id) for first in firsts)).subquery().c.id
-    ids = _in_order(select(merged), merged, page)
-    events = select(AssetEvent.id).where(in_spans(spans))
-    return await _read(session, page, ids, events, AssetEvent.id)
+    return await _read(session, page, _in_order(select(merged), merged, page))
 
 
 async def page_of_run(
     session: AsyncSession, page: Page, *, run_pk: int, uri: str
 ) -> list[dict[str, Any]]:
     """Return a page of a run's triggering events that belong to one asset."""
-    ours, event_id = await _entries_of_asset(session, run_pk=run_pk, uri=uri)
-    events = ours.join(AssetEvent, AssetEvent.id == event_id)
-    return await _read(session, page, _in_order(ours, event_id, page), events, event_id)
+    ids, event_id = await ids_of_run(session, run_pk=run_pk, uri=uri)
+    return await _read(session, page, _in_order(ids, event_id, page))
 
 
-async def events_of_run(
-    session: AsyncSession, *, run_pk: int, uri: str
-) -> tuple[Select[int], EventId]:
-    """Return a query of a run's triggering events that belong to one asset, and the column that has their ids."""
-    ours, event_id = await _entries_of_asset(session, run_pk=run_pk, uri=uri)
-    return ours.join(AssetEvent, AssetEvent.id == event_id), event_id
-
-
-async def events_of_asset(
+async def ids_of_asset(
     session: AsyncSession, *, uri: str | None = None, alias: str | None = None
 ) -> tuple[Select[int], EventId]:
-    """Return a query of the events of an asset, or of the assets of an alias, and the column that has their ids."""
+    """Return a query of the ids of an asset's events, or of an alias's events, and the column of the ids."""
     spans = await _spans(session, uri, alias)
     return select(AssetEvent.id).where(in_spans(spans)), AssetEvent.id
 
 
-async def _entries_of_asset(
+async def ids_of_run(
     session: AsyncSession, *, run_pk: int, uri: str
 ) -> tuple[Select[int], EventId]:
+    """Return a query of the ids of a run's triggering events that belong to one asset, and the column of the ids."""
     entry = await _entries_of(session, run_pk)
     asset_id = select(Asset.id).where(Asset.uri == uri).scalar_subquery()
     ours = select(entry.asset_event_id).where(entry.run_pk == run_pk, entry.asset_id == asset_id)
@@ -225,56 +216,61 @@ def _in_order(query: Select[int], event_id: EventId, page: Page) -> Select[int]:
 
 
 def columns_of(
-    session: AsyncSession, events: Select[int], *, timestamp: ColumnElement[Any] | None = None
+    session: AsyncSession,
+    wanted: ColumnElement[bool],
+    *,
+    timestamp: ColumnElement[Any] | None = None,
 ) -> Select[*tuple[Any, ...]]:
-    """Return the query `events` with the columns that a page has; `extra` is the last.
+    """Return a query of the events that meet the condition `wanted`, with the columns of a page; `extra` is the last.
 
     Args:
         timestamp: An expression to select in place of the timestamp. None: the timestamp itself.
     """
     # `extra` stays text. Decoding and encoding it for thousands of events would delay the event loop more than
     # everything else in this function.
-    postgresql = session.get_bind().dialect.name == "postgresql"
-    extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
+    as_text = cast if is_postgres(session) else type_coerce
+    columns = select(
+        AssetEvent.id,
+        NAME.label("asset_name"),
+        URI.label("asset_uri"),
+        AssetEvent.timestamp if timestamp is None else timestamp.label("timestamp"),
+        Watcher.name.label("source_watcher"),
+        AssetEvent.source_dag_id.label("source_dag"),
+        AssetEvent.source_run_id,
+        AssetEvent.source_task_id.label("source_task"),
+        AssetEvent.partition_key,
+        as_text(AssetEvent.extra, Text).label("extra"),
+    ).select_from(AssetEvent)
     return (
-        with_identity(events)
-        .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
-        .with_only_columns(
-            AssetEvent.id,
-            NAME.label("asset_name"),
-            URI.label("asset_uri"),
-            AssetEvent.timestamp if timestamp is None else timestamp.label("timestamp"),
-            Watcher.name.label("source_watcher"),
-            AssetEvent.source_dag_id.label("source_dag"),
-            AssetEvent.source_run_id,
-            AssetEvent.source_task_id.label("source_task"),
-            AssetEvent.partition_key,
-            extra.label("extra"),
-            maintain_column_froms=True,
-        )
+        with_identity(columns).outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id).where(wanted)
     )
 
 
-async def _read(
-    session: AsyncSession, page: Page, ids: Select[int], events: Select[int], event_id: EventId
-) -> list[dict[str, Any]]:
-    """Find the page's first and last event with the sorted query `ids`, then read `events` between them."""
-    wanted = ids.limit(page.limit).offset(page.skip).subquery()
-    bounds = select(func.min(wanted.c[0]), func.max(wanted.c[0]))
-    lowest, highest = (await session.execute(bounds)).one()
-    if lowest is None:
-        return []
-    rows = columns_of(session, events).where(event_id.between(lowest, highest))
-    rows = rows.order_by(event_id.desc() if page.newest_first else event_id)
+async def _read(session: AsyncSession, page: Page, ids: Select[int]) -> list[dict[str, Any]]:
+    """Read the events of a page. `ids` is the sorted query of the sequence's ids.
+
+    The ids are read first, and the events are looked up by their ids. One statement that joins both would be
+    quadratic while PostgreSQL's statistics say that a table is empty, as they do if many events arrive after a
+    cleaning.
+    """
+    wanted = list(await session.scalars(ids.limit(page.limit).offset(page.skip)))
+    await plan_with_values(session)
     found: list[dict[str, Any]] = []
-    left = PAGE_CHARACTERS
-    keys = rows.selected_columns.keys()
-    result = await session.stream(rows, execution_options={"yield_per": _FETCHED_AT_ONCE})
-    async for some in result.partitions():
-        for *fields, extra in some:
-            found.append(dict(zip(keys, (*fields, orjson.Fragment(extra)), strict=True)))
-            left -= len(extra)
-            if left < 0:
-                await result.close()
-                return found
+    characters, size = 0, _READ_AT_ONCE
+    while wanted:
+        some, wanted = wanted[:size], wanted[size:]
+        rows = columns_of(session, is_listed(session, AssetEvent.id, some))
+        rows = rows.order_by(AssetEvent.id.desc() if page.newest_first else AssetEvent.id)
+        keys = rows.selected_columns.keys()
+        result = await session.stream(rows, execution_options={"yield_per": _READ_AT_ONCE})
+        async for part in result.partitions():
+            for *fields, extra in part:
+                found.append(dict(zip(keys, (*fields, orjson.Fragment(extra)), strict=True)))
+                characters += len(extra)
+                if characters > PAGE_CHARACTERS:
+                    await result.close()
+                    return found
+        # Read as many events as fill the page if they are as large as the events so far.
+        expected = len(found) * (PAGE_CHARACTERS - characters) // max(characters, 1)
+        size = max(_READ_AT_ONCE, expected)
     return found
