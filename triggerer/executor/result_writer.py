@@ -129,7 +129,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
-        """Store that an attempt begins, once the store works. Return whether this executor still has the run.
+        """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
 
         Cancellation: The beginning of the attempt may or may not be stored. Nothing is stored after the call has ended.
         """

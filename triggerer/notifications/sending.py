@@ -66,9 +66,12 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    A target's messages after a failed message are not tried, and have no outcome. The deadline may come, or the child
-    process may die, before a target without a failed message has received all its messages. Then the first message
-    without an outcome gets an error, because it may have been tried. The target's later messages have no outcome.
+    `on_outcome` is called for each message that was tried. It is not called for the messages that follow a failed
+    message of their target, because they are not tried.
+
+    If the deadline comes, or the child process dies, some targets may still have messages without an outcome. Then
+    `on_outcome` is called with an error for the first of these messages of each target, unless an earlier message of
+    the target failed: this message may have been tried. It is not called for the target's later messages.
 
     Args:
         urls: The URLs by the names of their targets.

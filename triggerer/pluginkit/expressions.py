@@ -18,7 +18,7 @@ from triggerer.errors import DagError
 
 # Finds the names that macros bind, such as `item` in `value.items.exists(item, item.sku == "x")`.
 _BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*(\w+)\s*,")
-# The errors of an evaluation: a missing field, an operator on another type, a number that is too large.
+# The errors of an evaluation: a field is missing, an operator does not support a type, or a number is too large.
 _DOES_NOT_HOLD = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 

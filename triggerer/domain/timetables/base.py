@@ -106,7 +106,7 @@ class Timetable(ABC):
     def partition_key(self, interval: DataInterval) -> str | None:
         """Return the partition key of the run for this data interval, and of the run's events; None: no key.
 
-        The key must depend on the interval alone, because a backfill can repeat a past run, with its key.
+        The key must depend on the interval alone: a backfill that repeats a past run must get that run's key again.
         """
         return None
 

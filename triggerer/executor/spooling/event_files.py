@@ -59,7 +59,7 @@ class EventFiles:
     rows: int = 0
     passes: int = 0
     _shape: Shape | None = None
-    """The JSON fields and types found so far: in the first piece, and in each piece that did not fit them."""
+    """The JSON fields and types of the first piece, widened by each later piece that did not fit."""
     _column: Column | None = None
     _fits: bool = True
     """True as long as all pieces of this pass fit the types with which the pass began."""

@@ -35,8 +35,8 @@ class UnfedAsset:
     fed_by: tuple[str, ...]
     """The tasks (`dag.task`) of the new folder that have the asset as an outlet. Empty: nothing feeds the asset."""
     is_new: bool
-    """True if the new folder is the cause: at present a watcher or a task feeds the asset, or no DAG waits for the
-    asset.
+    """True if the new folder is the cause. False if DAGs wait for the asset already at present, and no watcher or task
+    feeds it.
     """
 
 
