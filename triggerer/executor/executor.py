@@ -142,7 +142,7 @@ class Executor:
     def mark_lease_lost(self) -> None:
         """End all runs, because other executors may soon execute them. No run begins until `mark_lease_acquired`.
 
-        In the store, this executor still has the runs. Unless another executor takes them first, our next sweep queues
+        In the store, this executor still has the runs. If no other executor takes the runs first, our next sweep queues
         them again. The sweep does not count these attempts as attempts whose executor died.
         """
         self._has_lease = False

@@ -21,9 +21,9 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put the runs that could not begin back into the queue, and hold them. Return the updates of all other runs.
+    """Put the runs that could not begin back into the queue, and hold them. Return all other updates.
 
-    The caller must store the returned updates. A run that could not begin and could not be held is among them.
+    The caller must store the returned updates. They include the updates of runs that could not be held.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.

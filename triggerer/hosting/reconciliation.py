@@ -50,8 +50,8 @@ class Reconciliation:
 
         A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
         arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
-        advance, and the trigger would miss the message. So a stream changes only when the class of each new trigger is
-        loaded, or its load has failed or has taken too long.
+        advance, and the trigger would miss the message. So the change of a stream waits until the classes of all its
+        new triggers are loaded. It does not wait for a class whose load has failed or has taken too long.
 
         Args:
             owned: The leases, by digest of the stream. If a lease is lost while this method waits, the caller removes

@@ -66,12 +66,10 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    `on_outcome` is called for each message that was tried. It is not called for the messages that follow a failed
-    message of their target, because they are not tried.
-
-    If the deadline comes, or the child process dies, some targets may still have messages without an outcome. Then
-    `on_outcome` is called with an error for the first of these messages of each target, unless an earlier message of
-    the target failed: this message may have been tried. It is not called for the target's later messages.
+    A target is done when it has accepted all its messages, or when one of them has failed. `on_outcome` is called for
+    each message that was tried. If the deadline comes or the child process dies, some targets may not be done. Then
+    `on_outcome` is called with an error for the next message of each such target, because this message may have been
+    tried.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -26,8 +26,7 @@ def kafka_ranges(events: Iterable[HasExtra], *, allow_gaps: bool = False) -> Kaf
 
     Args:
         events: Events of a `KafkaRangeTrigger`, such as `triggering_asset_events[asset]`.
-        allow_gaps: True: accept that no event has some offsets before or between the ranges, for example because
-            retention deleted these offsets.
+        allow_gaps: True: accept missing offsets before or between the ranges, such as offsets that retention deleted.
     Raises:
         BrokenRanges: There is a gap, two ranges overlap, an event has no range, or a topic was deleted and created
             again between two events.

@@ -1,8 +1,8 @@
 """Conditions in CEL, the Common Expression Language, for cases beyond `match`.
 
-Prefer `match` where it suffices. It needs no package. One look-up compares a field for all watchers of a stream at
-once, in less than a microsecond. An expression can say "or", calculate, compare fields with one another, and search
-lists. It takes about 20 µs for each message.
+Prefer `match` where it suffices: `match` needs no package, and one look-up compares a field for all watchers of a
+stream at once, in less than a microsecond. An expression takes about 20 µs for each message. But an expression can say
+"or", calculate, compare fields with one another, and search lists.
 
 We chose CEL because its programs always end and have no side effects. Besides, cloud brokers use CEL in their own
 filters, and its implementation is compiled.

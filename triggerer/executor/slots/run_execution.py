@@ -86,9 +86,9 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt. None: do not execute the run.
 
-        Once there is a process, the start of the attempt is stored. If the executor dies earlier, the attempt does not
-        count for the limit of `recover_orphans`, because the run cannot have killed the executor. A run's first attempt
-        always counts: its start was stored when the run was claimed.
+        Once there is a process, the start of the attempt is stored. `recover_orphans` limits how many attempts of a run
+        may end with the death of the executor. An attempt without a stored start does not count, because the run cannot
+        have killed the executor. A run's first attempt always counts: its start was stored when the run was claimed.
 
         Raises:
             ChannelClosed: The worker is gone.
