@@ -1,8 +1,8 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
-Guarantee: the log of each run that this executor claimed is copied at least once after the run's end, even if the
-executor is killed. A file in `<home>/unshipped` names each log until the log is copied, so the guarantee ends if the
-home directory is lost or its disk is full. No run waits for the bucket.
+Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. A file in
+`<home>/unshipped` names each log until the log is copied. So the guarantee holds even if the executor is killed, as
+long as the home directory is kept and its disk is not full. No run waits for the bucket.
 """
 
 from __future__ import annotations

@@ -310,7 +310,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # Also announce ends that an earlier commit stored, because the outcome of that commit may have been unknown.
+        # An earlier commit with an unknown outcome may have stored some of these ends without announcing them. So
+        # announce every end whose attempt still has its run, even if this commit changed nothing.
         ends = [
             update
             for update in group

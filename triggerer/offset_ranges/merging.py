@@ -57,9 +57,9 @@ def _merged(
 ) -> PartitionRange:
     """Merge the ranges of one partition, and add the gaps between them to `gaps`."""
     if not any("rewound_from" in extra for _, extra in found):
-        # The log was not cut, so the order of the events does not matter: sort the ranges. A cut log lost its end, and
-        # uses the lost offsets again. Its ranges stay in the order of the events, because a later range has the offsets
-        # that are valid now.
+        # Sort the ranges: the log was not cut, so the order of the events does not matter. A log that was cut has lost
+        # its end, and uses the lost offsets again. Its ranges must stay in the order of the events, because a later
+        # range has the offsets that are valid now.
         found = sorted(found, key=lambda one: one[0].start)
     (merged, extra), *others = found
     _add_gap(gaps, merged, merged.start - int(extra.get("deleted") or 0))

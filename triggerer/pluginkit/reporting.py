@@ -20,7 +20,8 @@ def reporting(report: ReportAdvanced, take_done: Callable[[], Sequence[int]]) ->
 
     Args:
         report: The `report` that `advance_lanes` received.
-        take_done: Returns the indices of newly finished batches, each once; called on the event loop.
+        take_done: Returns the indices of the batches, one for each lane, that have finished since its last call. Called
+            on the event loop.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle

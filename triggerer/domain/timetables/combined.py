@@ -84,7 +84,7 @@ class _Several(TickTimetable):
 
 
 class AnyOf(_Several):
-    """A run at each instant of any of the timetables. An instant of several timetables makes one run."""
+    """A run at each instant of any of the timetables. An instant that several timetables share makes one run."""
 
     __slots__ = ()
     _joint = "or"

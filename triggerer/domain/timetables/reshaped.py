@@ -66,7 +66,7 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Lets each data interval begin `window` before its end, for example 30 days. The runs keep their instants."""
+    """Lets each data interval begin `window`, for example 30 days, before its end. The runs keep their instants."""
 
     timetable: Timetable
     window: timedelta

@@ -179,7 +179,8 @@ class RunExecution:
             )
             return True
         has_begun = self._has_begun or (self._process is not None and not closed.unread)
-        # If a worker dies before it is ready, the next worker would probably die too. So the run fails.
+        # If the worker was ready, another process can begin the run. If it died before it was ready, the run fails,
+        # because the next worker would probably die too.
         if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
             if death.code != 0:
                 _log.warning(

@@ -42,7 +42,7 @@ class UnfedAsset:
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """By asset or alias: the folder's watchers and tasks that feed it, and the DAGs that wait for it."""
+    """By asset or alias: the folder's watchers and tasks that feed the asset, and the DAGs that wait for the asset."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]
