@@ -147,7 +147,7 @@ def _restoring_process_state() -> Iterator[None]:
     with ExitStack() as undoing:
         undoing.callback(undo_changes)
         # If the working directory cannot be opened, it is not restored. For instance, root may have started the service
-        # with `runuser`, in a directory that the service's user may not read.
+        # with `runuser`, in a directory to which the service's user has no access.
         with suppress(OSError):
             here = os.open(".", os.O_PATH | os.O_DIRECTORY)
             undoing.callback(os.close, here)
