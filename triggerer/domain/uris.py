@@ -122,7 +122,7 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     bare = _without_credentials(parts, stacklevel=stacklevel + 1)
     # The error shows the author's spelling; urlunsplit() may change it.
     _check_parts(bare, str(value) if bare is parts else _shown(str(value)))
-    # urlunsplit() also drops an empty query and turns file:x into file:///x. So call it only after a change.
+    # urlunsplit() drops an empty query, and turns file:x into file:///x. So call it only if credentials were dropped.
     return uri if bare is parts else urlunsplit(bare)
 
 

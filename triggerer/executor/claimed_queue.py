@@ -97,9 +97,8 @@ class ClaimedQueue:
         Args:
             free: The number of idle workers.
             ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
-            warming: True while a Spark session opens. Runs that need Spark wait for this session, and do not use the
-                idle workers. So up to `free` such runs are not counted as waiting, and other runs are claimed for the
-                idle workers.
+            warming: True while a Spark session opens. Claimed runs that need Spark wait for this session, and leave the
+                idle workers free. So for each idle worker that such a run leaves free, another run is claimed.
         """
         waiting = len(self._orders)
         if warming:

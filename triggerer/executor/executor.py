@@ -142,7 +142,7 @@ class Executor:
     def mark_lease_lost(self) -> None:
         """End all runs, because other executors may soon execute them. No run begins until `mark_lease_acquired`.
 
-        In the store, this executor still has the runs. Unless another executor takes them first, our next sweep queues
+        In the store, this executor still has the runs. If no other executor takes the runs first, our next sweep queues
         them again. The sweep does not count these attempts as attempts whose executor died.
         """
         self._has_lease = False
@@ -167,8 +167,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Do not use `await tasks.start(...)`: even when cancelled, it would return only after the end of `_work`.
-            # `_work` ends only after the `finally` below.
+            # Do not use `await tasks.start(...)`. Even when cancelled, it would wait for the end of `_work`. But
+            # `_work` waits for the `finally` below, which would never be reached.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -353,8 +353,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # No slot executes these runs any longer, but some of their results are not stored yet. Sweep again soon. If
-            # the store still shows a run as running once its results are stored, the next sweep queues it again.
+            # No slot executes these runs any longer, but some of their results are not stored yet. Sweep again soon: if
+            # the store still shows such a run as running after its results are stored, that sweep queues it again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

@@ -21,9 +21,9 @@ _PATIENCE_S: Final = 5.0
 class LogFiles:
     """Reads and writes runs' logs in a thread, because their file system may hang.
 
-    Only one caller is allowed to use the object at a time. A call that takes longer than `_PATIENCE_S` is given up.
-    Until its thread is free, further calls do nothing. Then a log may lack its last line, but the store has the run's
-    end and error.
+    Only one caller is allowed to use the object at a time. If a call takes longer than `_PATIENCE_S`, the caller stops
+    waiting, and further calls do nothing until the thread is free. So a log may lack its last line, but the store has
+    the run's end and error.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
-Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. This holds even
-if the executor is killed, as long as its home directory is kept and its disk is not full: a file in `<home>/unshipped`
-names each log until the log is copied. No run waits for the bucket.
+Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. A file in
+`<home>/unshipped` names each log until the log is copied. So the guarantee holds even if the executor is killed, as
+long as the home directory is kept and its disk is not full. No run waits for the bucket.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class LogShipper:
         while True:
             await self._has_expected.wait()
             files, self._expected = self._expected, []
-            # Ignore errors: a log without a marker is also copied, unless this process dies before it copies the log.
+            # Ignore errors: the marker of a log is needed only if this process dies before it has copied the log.
             with suppress(OSError):
                 await to_thread.run_sync(self._write_marker_files, files, abandon_on_cancel=True)
 

@@ -129,7 +129,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
-        """Store that an attempt begins, once the store works. Return whether this executor still has the run.
+        """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
 
         Cancellation: The beginning of the attempt may or may not be stored. Nothing is stored after the call has ended.
         """
@@ -310,7 +310,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # Also announce ends that an earlier commit stored, because the outcome of that commit may have been unknown.
+        # An earlier commit with an unknown outcome may have stored some of these ends without announcing them. So
+        # announce every end whose attempt still has its run, even if this commit changed nothing.
         ends = [
             update
             for update in group

@@ -21,9 +21,9 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put the runs that could not begin back into the queue, and hold them. Return the updates of the other runs.
+    """Put the runs that could not begin back into the queue, and hold them. Return all other updates.
 
-    The caller must store the returned updates.
+    The caller must store the returned updates. They include the updates of runs that could not be held.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.
@@ -54,9 +54,10 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store. A blocked run that could not be held ends as cancelled.
+    """Return the update to store for a run that is not held. If an earlier attempt blocks the run, cancel the run.
 
-    Usually a request to cancel has prevented the hold. If another attempt has the run, the store drops this end.
+    Such a run could not be held, usually because a user wants it cancelled. If another attempt has the run, the store
+    drops this end.
     """
     if not update.is_blocked or update.end is None:
         return update

@@ -23,8 +23,8 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 class TriggerFactory:
     """Loads the classes of triggers and makes triggers: on the event loop, or isolated in a thread or process.
 
-    Leaving the `async with` block ends the threads and processes of isolated triggers. By then the triggers must have
-    ended.
+    All triggers must have ended before the `async with` block is left. The end of the block ends the threads and
+    processes of isolated triggers.
 
     Args:
         load_class: Turns a class path into the class. Called in a thread.

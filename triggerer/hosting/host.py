@@ -175,7 +175,7 @@ class TriggerHost:
     async def _run_streams(self, is_ready: anyio.Event) -> None:
         """Run the streams until they have been drained and stopped; sets `is_ready` once streams can be added.
 
-        This is shielded, because a cancellation of this host must not cancel the streams that the host is about to
+        The streams are shielded, because a cancellation of this host must not cancel streams that the host is about to
         drain. The shield ends in time, because `_stop` has deadlines.
         """
         with anyio.CancelScope(shield=True):

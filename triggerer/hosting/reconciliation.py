@@ -50,8 +50,8 @@ class Reconciliation:
 
         A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
         arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
-        advance, and the trigger would miss the message. So a stream changes only when the class of each new trigger is
-        loaded, or its load has failed or has taken too long.
+        advance, and the trigger would miss the message. So the change of a stream waits until the classes of all its
+        new triggers are loaded. It does not wait for a class whose load has failed or has taken too long.
 
         Args:
             owned: The leases, by digest of the stream. If a lease is lost while this method waits, the caller removes
@@ -78,8 +78,9 @@ class Reconciliation:
         owned_rows = [row for row in difference.new if row.stream_digest in owned]
         specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
         for hosted in difference.gone:
-            # A watcher that is still declared gets a new trigger, which must receive the unresolved messages. Any other
-            # watcher was deleted, and misses nothing.
+            # `outliving` are the trigger's watchers that are still declared. They get a new trigger, which must receive
+            # the messages that this trigger has not resolved. So the removal acks these messages (`on_purpose`) only if
+            # all watchers of the trigger were deleted.
             self._roster.drop(hosted)
             outliving = difference.outliving(hosted)
             if 0 < len(outliving) < len(hosted.row.watchers):

@@ -72,8 +72,8 @@ async def _serve(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
     interrupted = anyio.Event()
-    # A handler of the loop wakes the loop. With `signal.signal`, a signal that comes just before the loop waits would
-    # stay unseen until something else wakes the loop.
+    # Add the handler to the loop, so that the signal wakes the loop. With `signal.signal`, a signal that comes just
+    # before the loop waits would stay unseen until something else wakes the loop.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     async with anyio.create_task_group() as tasks:
 

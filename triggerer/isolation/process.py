@@ -48,13 +48,13 @@ class TriggerProcess(RemoteTrigger):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # This is shielded, so that every process that was started gets a task `_talk`. `aclose` waits for the end of
-        # this task.
+        # The start is shielded, so that every process that was started also gets a task `_talk`: `aclose` waits for the
+        # end of that task.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # Perhaps only a part of the arguments was sent. The process would mistake a command for the rest.
+            # Give up: if only a part of the arguments was sent, the process would take the next command for the rest.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )

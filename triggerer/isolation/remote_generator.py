@@ -102,8 +102,9 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # If the event was sent ahead, the filter may have received it before the pump has pulled it. Wait for the pump.
-        # If the stream has ended, the pump pulls no further event, and the runtime ignores what the filter yields.
+        # The filter may have received a raw event that the pump has not pulled yet, because the event was sent ahead.
+        # Then wait for the pump. Do not wait after the stream has ended: the pump pulls no further event, and the
+        # runtime ignores what the filter yields.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 

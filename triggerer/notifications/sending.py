@@ -66,9 +66,10 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    A target's messages after a failed message are not tried, and have no outcome. The deadline may come, or the child
-    process may die, before a target without a failed message has received all its messages. Then the first message
-    without an outcome gets an error, because it may have been tried. The target's later messages have no outcome.
+    A target is done when it has accepted all its messages, or when one of them has failed. `on_outcome` is called for
+    each message that was tried. If the deadline comes or the child process dies, some targets may not be done. Then
+    `on_outcome` is called with an error for the next message of each such target, because this message may have been
+    tried.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -1,4 +1,4 @@
-"""Writes notifications. Each has the problem, its beginning, the error's first line, and a command that shows more."""
+"""Writes notifications: the problem, when it began, the error's first line, and a command that shows more."""
 
 from __future__ import annotations
 

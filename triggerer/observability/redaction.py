@@ -52,8 +52,8 @@ _BEARER: Final = re.compile(
 _NAME: Final = re.compile(r"(?<![\w.\-])[\w.\-]++(?=[\"']?\s*[=:]\s*$)")
 _SHAPES: Final = (_USER_INFO, _KEY_ALONE, _PARAMETER, _ASSIGNED, _BEARER)
 
-# The fewest characters of a known secret. Shorter values occur by chance in ordinary text, so half of every line would
-# be hidden.
+# The fewest characters of a known secret. Shorter values occur by chance in ordinary text. If they counted as secrets,
+# half of every line would be hidden.
 _SHORTEST: Final = 6
 # In a secret of several lines, such as a private key, each line with at least this number of characters is hidden.
 _SHORTEST_LINE: Final = 16

@@ -26,8 +26,7 @@ def kafka_ranges(events: Iterable[HasExtra], *, allow_gaps: bool = False) -> Kaf
 
     Args:
         events: Events of a `KafkaRangeTrigger`, such as `triggering_asset_events[asset]`.
-        allow_gaps: True: accept offsets before or between the ranges that no event has, for example because retention
-            deleted them.
+        allow_gaps: True: accept missing offsets before or between the ranges, such as offsets that retention deleted.
     Raises:
         BrokenRanges: There is a gap, two ranges overlap, an event has no range, or a topic was deleted and created
             again between two events.
@@ -58,9 +57,9 @@ def _merged(
 ) -> PartitionRange:
     """Merge the ranges of one partition, and add the gaps between them to `gaps`."""
     if not any("rewound_from" in extra for _, extra in found):
-        # The log was not cut, so the order of the events does not matter: sort the ranges. A cut log lost its end, and
-        # uses the lost offsets again. Its ranges stay in the order of the events, because a later range has the offsets
-        # that are valid now.
+        # Sort the ranges: the log was not cut, so the order of the events does not matter. A log that was cut has lost
+        # its end, and uses the lost offsets again. Its ranges must stay in the order of the events, because a later
+        # range has the offsets that are valid now.
         found = sorted(found, key=lambda one: one[0].start)
     (merged, extra), *others = found
     _add_gap(gaps, merged, merged.start - int(extra.get("deleted") or 0))

@@ -36,8 +36,8 @@ class KafkaRanges:
 
     Attributes:
         ranges: Sorted by topic and partition.
-        gaps: The offsets inside or before these ranges that no event has. Empty if gaps were not allowed. If the log
-            still has messages in a gap inside a range, Spark reads them too.
+        gaps: The offsets that no event has, although they lie inside or before these ranges. Empty if gaps were not
+            allowed. If a gap lies inside a range, and the log still has messages in the gap, Spark reads them too.
     """
 
     ranges: tuple[PartitionRange, ...]

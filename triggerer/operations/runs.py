@@ -65,8 +65,8 @@ async def cancel_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: s
 async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> None:
     """Queue a failed or cancelled run for another attempt, even if its DAG is paused.
 
-    Tasks that succeeded or were skipped are not executed again, unless another task needs their result. No event is
-    emitted twice.
+    A task that succeeded or was skipped is executed again only if another task needs its result. No event is emitted
+    twice.
 
     Raises:
         UnknownRun: There is no such run.

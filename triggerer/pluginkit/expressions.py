@@ -1,8 +1,8 @@
 """Conditions in CEL, the Common Expression Language, for cases beyond `match`.
 
-Prefer `match` where it suffices. It needs no package. One look-up compares a field for all watchers of a stream at
-once, in less than a microsecond. An expression can say "or", calculate, compare fields with one another, and search
-lists. It takes about 20 µs for each message.
+Prefer `match` where it suffices: `match` needs no package, and one look-up compares a field for all watchers of a
+stream at once, in less than a microsecond. An expression takes about 20 µs for each message. But an expression can say
+"or", calculate, compare fields with one another, and search lists.
 
 We chose CEL because its programs always end and have no side effects. Besides, cloud brokers use CEL in their own
 filters, and its implementation is compiled.
@@ -18,7 +18,7 @@ from triggerer.errors import DagError
 
 # Finds the names that macros bind, such as `item` in `value.items.exists(item, item.sku == "x")`.
 _BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*(\w+)\s*,")
-# The errors of an evaluation: a missing field, an operator on another type, a number that is too large.
+# The errors of an evaluation: a field is missing, an operator does not support a type, or a number is too large.
 _DOES_NOT_HOLD = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 

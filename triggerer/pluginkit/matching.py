@@ -166,8 +166,8 @@ def compile_match(
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
     """Find a path in `match` whose field must equal one of some fixed values. Return the path and the values, or None.
 
-    `match` must compile. A field that equals one of the values in Python may still not match: True equals 1, but does
-    not match 1.
+    `compile_match` must have accepted `match`. A field that equals one of the values in Python may still not match:
+    True equals 1, but does not match 1.
     """
     if isinstance(match, str):
         return None

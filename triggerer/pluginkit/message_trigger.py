@@ -117,8 +117,8 @@ class MessageTrigger(BaseEventTrigger):
     def source_arguments(self) -> dict[str, Any]:
         """Return the arguments that name the source (JSON), by their names in the constructor.
 
-        By default these are all arguments that `MessageTrigger` lacks. Each value comes from the attribute of the same
-        name.
+        By default these are all arguments of the constructor that `MessageTrigger` itself does not have. Each value
+        comes from the attribute of the same name.
 
         Raises:
             PluginError: An attribute is missing.

@@ -10,8 +10,8 @@ from typing import Final
 from triggerer.abc import ReportAdvanced
 
 _EVERY_S: Final = 0.1
-"""The time between two reports. Most calls return sooner, and need no report. With more frequent reports, lanes would
-continue one by one, with smaller requests to the broker."""
+"""The time between two reports. Most calls of `advance_lanes` return sooner, and need no report. If reports came more
+often, each would release only a few lanes, and the next requests to the broker would be smaller."""
 
 
 @contextmanager
@@ -20,7 +20,8 @@ def reporting(report: ReportAdvanced, take_done: Callable[[], Sequence[int]]) ->
 
     Args:
         report: The `report` that `advance_lanes` received.
-        take_done: Returns the indices of newly finished batches, each once; called on the event loop.
+        take_done: Returns the indices of the batches, one for each lane, that have finished since its last call. Called
+            on the event loop.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle

@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported since a search found no module of the folder. Older modules cannot belong to
-# the folder, so the next search skips them.
+# By folder: the modules that were imported after the last search that found no module of the folder. The older modules
+# do not belong to the folder, so the next search skips them.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 

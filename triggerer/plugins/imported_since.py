@@ -14,7 +14,7 @@ class ImportedSince:
     """The modules that were imported after this object was made.
 
     `sys.modules` keeps the order of insertion, so the newer modules come last. A module that replaces an older module
-    of the same name takes over the older module's position, so it is not found.
+    of the same name takes over the older module's position, so the newer module is not found.
     """
 
     def __init__(self) -> None:

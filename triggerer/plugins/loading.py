@@ -146,8 +146,8 @@ def _restoring_process_state() -> Iterator[None]:
     """Restore the working directory and the logging setup after the block, which runs a user's file in the service."""
     with ExitStack() as undoing:
         undoing.callback(undo_changes)
-        # The service's user may lack access to the working directory, for instance if root started the service with
-        # `runuser`.
+        # If the working directory cannot be opened, it is not restored. For instance, root may have started the service
+        # with `runuser`, in a directory to which the service's user has no access.
         with suppress(OSError):
             here = os.open(".", os.O_PATH | os.O_DIRECTORY)
             undoing.callback(os.close, here)

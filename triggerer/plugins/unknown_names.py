@@ -45,7 +45,7 @@ def explain_unknown_argument(error: TypeError) -> DagError | None:
 
 
 def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | None) -> str | None:
-    """Return the import to write instead, or else advice to install Airflow; None if another module is missing."""
+    """Return what to import in place of an Airflow name, or advice to install Airflow; None: Airflow is not missing."""
     if (error.name or "").partition(".")[0] != _AIRFLOW:
         return None
     names = _imported_at(file, line)

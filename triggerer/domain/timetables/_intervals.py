@@ -60,8 +60,8 @@ def next_interval(
                 start, end = made_up, None
     if earliest is not None and (start is None or earliest > start):
         start, end = bounds.at_or_after(earliest), None
-    # After a change to a coarser schedule, the found interval may contain the start of the last run's interval. Then
-    # the found interval has its run already, and the next run is for the interval after it.
+    # After a change to a coarser schedule, the interval at `start` may contain the start of the last run's interval.
+    # Then the last run counts as the run of the interval at `start`, and the next run is for the interval after that.
     if last is not None and start is not None and start <= last.start:
         start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):

@@ -1,4 +1,4 @@
-"""Finds the next run of a timetable whose runs are at instants, each at the end of an interval of fixed length."""
+"""Finds the next run of a timetable that has runs at instants. Before each run lies a data interval of fixed length."""
 
 from __future__ import annotations
 

@@ -104,9 +104,9 @@ class Timetable(ABC):
         """Return the data interval of a run that somebody starts by hand at `run_after`."""
 
     def partition_key(self, interval: DataInterval) -> str | None:
-        """Return the partition key of the run for this data interval, and of the run's events; None: no key.
+        """Return the partition key of the run for this data interval; None: no key. The run's events get the key, too.
 
-        The key must depend on the interval alone, because a backfill can repeat a past run, with its key.
+        The key must depend on the interval alone: a backfill that repeats a past run must get that run's key again.
         """
         return None
 
@@ -158,7 +158,7 @@ def in_utc(
 ) -> tuple[DataInterval | None, TimeRestriction]:
     """Return both arguments with their instants in UTC.
 
-    In another zone, adding a `timedelta` would add it to the clock's time, which is wrong across a clock change.
+    In another zone, Python would add a `timedelta` to the clock's time, which is wrong across a clock change.
 
     Raises:
         DagError: One of the instants is naive.

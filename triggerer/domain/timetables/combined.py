@@ -84,7 +84,7 @@ class _Several(TickTimetable):
 
 
 class AnyOf(_Several):
-    """A run at each instant of any of the timetables. An instant of several timetables makes one run."""
+    """A run at each instant of any of the timetables. An instant that several timetables share makes one run."""
 
     __slots__ = ()
     _joint = "or"
@@ -113,7 +113,8 @@ class AllOf(_Several):
     ) -> datetime | None:
         """Return the next instant that all timetables share, in the direction of `step`.
 
-        Each step goes to the farthest of the timetables' next instants, because no common instant comes before it.
+        Each timetable names its next instant. The search goes on to the farthest of these instants, because no nearer
+        instant can be common to all timetables.
         """
         with _looking() as may_look:
             while may_look():

@@ -66,7 +66,7 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Lets each data interval begin `window` before its end, for example 30 days. The runs keep their instants."""
+    """Lets each data interval begin `window`, for example 30 days, before its end. The runs keep their instants."""
 
     timetable: Timetable
     window: timedelta
@@ -88,8 +88,9 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # The logical date of a run is `window` before the end of its interval in `timetable`. So this interval may
-        # start as late as `end + window`. An interval that is longer than `window` may start before `start`.
+        # A run's logical date is the end of its interval in `timetable`, minus `window`. So that interval ends between
+        # `start + window` and `end + window`, and starts at `end + window` at the latest. If it is longer than
+        # `window`, it may start before `start`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 

@@ -75,9 +75,10 @@ class DeliveryFacts:
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target. If the target is
             missing, the warning shows this key. None: no such key.
         findings: Further facts. A finding with `most` can lower the guarantee.
-        source: The name of a source that divides its messages among its readers, such as a queue. It is equal for all
-            spellings of the trigger's arguments. Two streams with the same name get a warning. A stream of several
-            sources has several names. None: unknown, or not needed because equal sources always have equal stream keys.
+        source: The name of the source, if the source divides its messages among its readers, as a queue does. All
+            spellings of the trigger's arguments give the same name. If two streams have the same name here, a warning
+            says so. A stream of several sources has several names. None: the name is unknown, or it is not needed
+            because equal sources always have equal stream keys.
     """
 
     is_acknowledged: bool

@@ -173,17 +173,18 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
 def cut_after(position: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `position` was recorded; None: no such cut.
 
-    Such a cut is recorded in `incarnation`, but not in the incarnation of `position`. After the cut, new messages got
-    numbers at or above the number of `position`. So a watcher at `position` may have read lost messages, or may be
-    about to read messages that replaced them.
+    A cut counts if `incarnation` records it, the incarnation of `position` does not record it, and a reused number is
+    at or above the number of `position`. Then a watcher at `position` may have read messages that were lost later, or
+    may be about to read the messages that replaced them.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 
 
 def cut_before(position: Position, incarnation: Any) -> Position | None:
-    """Return the first cut at or before `position` among the cuts that `cut_after` considers; None: no such cut.
+    """Return the position of the first cut at or before `position`; None: no such cut.
 
-    After such a cut, the log no longer has the message that was at `position`.
+    Only cuts that count for `cut_after` are considered. After such a cut, the log no longer has the message that was at
+    `position`.
     """
     cuts = [one for one in _unknown_at(position, incarnation) if one.since <= position[1]]
     return _first(cuts, incarnation)

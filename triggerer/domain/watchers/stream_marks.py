@@ -1,8 +1,8 @@
 """The marks of a stream, by which its owner finds out that the database was restored from a backup.
 
 While an owner reads a stream, each heartbeat of the owner renews the stream's mark in the database. A producer stores
-the newest mark at the broker, together with each position. So no position at the broker has a newer mark than the
-database, unless the database has lost its last transactions.
+the newest mark at the broker, together with each position. So if a position at the broker has a newer mark than the
+database, the database has lost its last transactions.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
 """The time from a failed heartbeat to the next."""
 _TIMEOUT: Final = 1 / 6
-"""The time limit for the statements of a heartbeat, and again for its commit. So there is time for another heartbeat if
-the connection is dead."""
+"""The time limit for the statements of a heartbeat, and also the limit for its commit. If the connection is dead, there
+is still time for another heartbeat after both limits."""
 _MARGIN: Final = 1 / 10
 """The executor ends its runs this long before the end of the lease."""
 _GUARD_MARGIN: Final = 1 / 15

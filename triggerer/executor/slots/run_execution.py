@@ -86,9 +86,9 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt. None: do not execute the run.
 
-        Once there is a process, the start of the attempt is stored. If the executor dies earlier, the attempt does not
-        count for the limit of `recover_orphans`, because the run cannot have killed the executor. A run's first attempt
-        always counts: its start was stored when the run was claimed.
+        Once there is a process, the start of the attempt is stored. `recover_orphans` limits how many attempts of a run
+        may end with the death of the executor. An attempt without a stored start does not count, because the run cannot
+        have killed the executor. A run's first attempt always counts: its start was stored when the run was claimed.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -179,7 +179,8 @@ class RunExecution:
             )
             return True
         has_begun = self._has_begun or (self._process is not None and not closed.unread)
-        # If a worker dies before it is ready, the next worker would probably die too. So the run fails.
+        # If the worker was ready, another process can begin the run. If it died before it was ready, the run fails,
+        # because the next worker would probably die too.
         if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
             if death.code != 0:
                 _log.warning(

@@ -1,9 +1,9 @@
 """Writes events into Parquet files, piece by piece, so that the memory does not grow with the number of events.
 
-The type of `extra` depends on all events. The first pass writes with the types of the first piece. Arrow's JSON reader
-checks each further piece against these types, many times as fast as Python could. If a piece does not fit, the types
-are widened. The rest of the pass then only finds out the types of the remaining pieces, and another pass writes all
-files again. So uniform events need one pass.
+The type of the column `extra` depends on the JSON of all events. The first pass writes with the types of the first
+piece. Arrow's JSON reader checks each further piece against these types, many times as fast as Python could. If a piece
+does not fit, the types are widened. The rest of the pass writes nothing, and only widens the types for the remaining
+pieces. Another pass then writes all files again. So uniform events need one pass.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EventFiles:
     rows: int = 0
     passes: int = 0
     _shape: Shape | None = None
-    """The JSON fields and types found so far: in the first piece, and in each piece that did not fit them."""
+    """The JSON fields and types of the first piece, widened by each later piece that did not fit."""
     _column: Column | None = None
     _fits: bool = True
     """True as long as all pieces of this pass fit the types with which the pass began."""

@@ -21,8 +21,9 @@ _GROWTH: Final = 1.01
 class Bounds:
     """Finds out whether the database is full. Usually an estimate of the number of events is enough.
 
-    The estimate is the number at the last count, plus one for each id that was given out since then. Some ids have no
-    event, so the estimate is never too low. Once the estimate exceeds the bound, the events are counted again.
+    The estimate is the number at the last count, plus one for each id that was given out since then. Ids without an
+    event can make the estimate too high, but it is never too low. Once the estimate exceeds the bound, the events are
+    counted again.
 
     Args:
         max_events: The number of events at which the database is full. None: any number may be stored.

@@ -46,13 +46,15 @@ async def clean_events(
 ) -> None:
     """Delete old events that nothing needs. If a deleted run emitted an event that stays, free the event's key.
 
+    A later run with the deleted run's id would emit events with equal keys, see `release_keys`.
+
     Args:
         removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.
         quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
-    # Also read events that only the limit for runs counts as old. They stay, but if the run that emitted them was
-    # deleted, their keys are freed.
+    # Also read events that are old by the limit for runs, but not by the limit for events. These events stay. If the
+    # run that emitted them was deleted, their keys are freed.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(

@@ -10,7 +10,7 @@ from triggerer.config.sections import RetentionSettings
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """For each kind of data, the instant before which it is old. None: this kind is never old."""
+    """By kind of data, an instant: data from before this instant is old. None: data of this kind is never old."""
 
     events: datetime | None = None
     runs: datetime | None = None

@@ -20,7 +20,7 @@ class Pace:
     """Slows a cleaning down, and reports its progress. The cleaning calls `give_way` or `step` after each of its steps.
 
     Args:
-        report: Called at most every 20 s, between two steps. It raises if the cleaning must end.
+        report: Called at most every 20 s, between two steps. If it raises an error, the cleaning ends with that error.
     """
 
     def __init__(self, report: Callable[[], Awaitable[None]] = _report_nothing) -> None:

@@ -35,14 +35,14 @@ class UnfedAsset:
     fed_by: tuple[str, ...]
     """The tasks (`dag.task`) of the new folder that have the asset as an outlet. Empty: nothing feeds the asset."""
     is_new: bool
-    """True if the new folder is the cause: at present a watcher or a task feeds the asset, or no DAG waits for the
-    asset.
+    """True if the new folder is the cause. False if DAGs wait for the asset already at present, and no watcher or task
+    feeds it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """By asset or alias: the folder's watchers and tasks that feed it, and the DAGs that wait for it."""
+    """By asset or alias: the folder's watchers and tasks that feed the asset, and the DAGs that wait for the asset."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]

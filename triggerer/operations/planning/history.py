@@ -14,9 +14,7 @@ from triggerer.store.events.history import PastEvent
 def recorded(
     past: Sequence[PastEvent], now: datetime
 ) -> tuple[list[RecordedEvent], ClockSetBack | None]:
-    """Return the events as if the clock had always been right, and a `ClockSetBack`.
-
-    Instead of the `ClockSetBack` there is None if the clock was not set back.
+    """Return the events as if the clock had always been right, and a `ClockSetBack`; None: the clock was not set back.
 
     Events with a timestamp in the future were recorded before the clock was set back. They are all moved back by the
     same duration, so that the latest of them comes just before the first event recorded after the change.

@@ -45,7 +45,7 @@ _MOST_EVENTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PresentDag:
-    """A DAG of the present folder, or a stale DAG that the other folder defines again."""
+    """A DAG of the present folder, or a stale DAG that the new folder defines again."""
 
     path: str
     is_stale: bool
@@ -69,10 +69,10 @@ class PresentDag:
 async def present_dags(
     database: Database, new: Mapping[str, ParsedDag], *, dag: str | None
 ) -> dict[str, PresentDag]:
-    """Return the present DAGs by id. A stale DAG is included if the other folder defines it.
+    """Return the present DAGs by id. A stale DAG is included if the new folder defines it.
 
     Args:
-        new: The DAGs of the other folder.
+        new: The DAGs of the new folder.
         dag: The result has only this DAG. None: all DAGs.
     """
     async with database.reading() as session:

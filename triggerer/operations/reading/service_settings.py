@@ -28,7 +28,7 @@ _USERS: Final = {
     "retention": {"scheduler", "executor"},
     "logs": {"executor"},
 }
-"""By section, the parts of the service that use it. All parts use a section that is missing here."""
+"""By section, the parts of the service that use the section. All parts use a section that is missing here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
 
 _INVALID_ANSWER_ERRORS: Final = (ValueError, TypeError, KeyError, AttributeError)
-"""The client's errors about an answer that does not come from a registry. They are always translated, because a
-ValueError would reject the message as one that can never be read."""
+"""The errors that the client raises if the answer does not come from a registry. They are always translated, because
+an untranslated ValueError would reject the message as one that can never be read."""
 _CONFLUENT: Final = (
     "does schema_registry_url name a registry with Confluent's protocol? Apicurio's URL ends with"
     " /apis/ccompat/v7"

@@ -120,7 +120,7 @@ class CronPartitionTimetable(HasTicks):
         return self.run_offset
 
     def _interval_of(self, run_at: datetime) -> DataInterval | None:
-        """Return the data interval of the run at an instant; None: no instant of the expression is that far away."""
+        """Return the data interval of the run at `run_at`. None: no instant of the expression starts this interval."""
         date = self._moved(run_at, self._offset)
         return None if date is None else DataInterval(date, self.after(date) or date)
 

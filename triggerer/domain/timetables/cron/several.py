@@ -19,7 +19,7 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class MultipleCronTriggerTimetable(HasTicks):
-    """A run at each instant of any of the expressions. An instant of several expressions makes one run.
+    """A run at each instant of any of the expressions. An instant that several expressions share makes one run.
 
     `interval` and `run_immediately` apply to each expression; see `CronTriggerTimetable`.
 
