@@ -79,7 +79,7 @@ class WhyNot:
     runs_due: int
     """The number of runs that are due now. If a scheduler is running, it is about to create them."""
     holds: tuple[Hold, ...]
-    """The reasons that keep queued runs waiting, or that delay the DAG's next run after the due runs."""
+    """The reasons why queued runs do not start, and why the DAG has no further run after the due runs."""
     next_run: NextRun | None
     """The next run that the DAG's timetable asks for; None: the timetable asks for none, or there is no timetable."""
     waiting: tuple[WaitingEvents, ...]
