@@ -29,10 +29,10 @@ def withhold_from_children(variables: Iterable[str]) -> None:
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a child that executes users' code. It lacks the settings that only the service needs.
+    """Return the environment for a child that executes users' code, without the settings that only the service needs.
 
-    For example, it lacks the database's URL with the password. It has the connections, because triggers and tasks read
-    them.
+    For example, the database's URL with its password is left out. The variables of connections are kept, because
+    triggers and tasks read them.
     """
     return {
         name: value
@@ -93,8 +93,8 @@ class ChildProcess:
                 channel, socket = await Channel.open()
                 ours.push_async_callback(channel.aclose)
                 theirs.enter_context(socket)
-                # No process writes to this pipe. When this process dies, the kernel closes its end of the pipe and
-                # kills the child.
+                # No process writes to this pipe, and only this process has the writing end `end`. When this process
+                # dies, the pipe closes, and the kernel kills the child.
                 lifeline, end = os.pipe()
                 ours.callback(os.close, end)
                 theirs.callback(os.close, lifeline)

@@ -62,7 +62,9 @@ def _children_by_parent(pid: int) -> list[int]:
 def end_children(
     to_spare: Callable[[], Collection[int]], *, reap: Callable[[], None], within_s: float
 ) -> list[int]:
-    """Kill this process's children except `to_spare`, and then their descendants, which this process adopts.
+    """Kill this process's children except `to_spare`, and all descendants of the killed children.
+
+    When a child dies, this process adopts the child's own children, and kills them in the next round.
 
     Args:
         to_spare: Returns the ids of the children to spare. Called in every round.

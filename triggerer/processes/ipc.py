@@ -240,8 +240,8 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service closed the channel or is gone. Or the data is no frame: another process that has the
-                channel may have read a part of the frame.
+            EOFError: The service closed the channel or is gone. Or the received data is no frame, for example because
+                another process with this channel has read the beginning of the frame.
         """
         try:
             return _decoded(self.receive_bytes())
@@ -289,14 +289,15 @@ def connect_to_parent() -> ChildChannel:
     descriptors.
     """
     for stream in (sys.stdout, sys.stderr):
-        # The locale may name another encoding. A task would fail if it printed a character that this encoding lacks.
+        # Do not use the locale's encoding: a task would fail if it printed a character that this encoding lacks.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The open file description names the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
-        # description with its parent. So open the pipe again, to get a description for this process alone.
+        # The kernel keeps the receiver of a lifeline's signal in the open file description (fcntl(2), F_SETOWN). This
+        # process shares the inherited description with its parent. So open the pipe again, to get a description for
+        # this process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

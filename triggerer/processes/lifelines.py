@@ -55,8 +55,9 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The open file description names the receiver of the signal (fcntl(2), F_SETOWN), and this process shares the
-        # description with its parent. So open the pipe again, to get a description for this process alone.
+        # The kernel keeps the receiver of a lifeline's signal in the open file description (fcntl(2), F_SETOWN). This
+        # process shares the inherited description with its parent. So open the pipe again, to get a description for
+        # this process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 

@@ -65,7 +65,7 @@ class OwnLease:
 
         Args:
             asked_at: The time of `clock` before the request was sent. At the database, the extension begins a little
-                later.
+                later, so the owner never believes that the lease lasts longer than it does.
         """
         self._ends_at = max(self._ends_at, asked_at + self._usable_s)
         self._extended.notify_all()

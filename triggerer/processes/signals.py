@@ -4,8 +4,8 @@
 2. While a service runs, the first signal asks it to stop, and the second ends the process (`handling_stop_signals`).
 3. Between the end of the service and the exit of Python, a first signal is ignored, and a second ends the process.
 
-Each handler replaces the previous handler, so there is no moment at which a signal has the default action. (An event
-loop restores the default action when its handlers are removed.)
+Each handler replaces the previous handler, so there is no moment at which a signal has the default action. For this
+reason the handlers are not added to an event loop: the loop restores the default action when it removes a handler.
 """
 
 from __future__ import annotations

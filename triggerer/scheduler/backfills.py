@@ -33,7 +33,7 @@ class BackfillRunner:
         self._database = database
         self._sweep_every = sweep_every
         self._pending: dict[int, str] = {}
-        """Backfill id to DAG id, for the backfills that had intervals or keys left to start at the last sweep."""
+        """Backfill id to DAG id. At the last sweep, these backfills still had intervals or keys to start."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. A cancelled transaction is rolled back, or committed as a whole."""

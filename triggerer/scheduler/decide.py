@@ -155,8 +155,9 @@ class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
     Each look asks the timetable again. If runs were missed while no scheduler ran, most timetables answer with the last
-    missed run. But a timetable may name only runs in the future. So the database stores each timetable's last answer.
-    If the stored run is due, and the run of the new answer is not, the stored run comes next.
+    missed run. But some timetables never name a run in the past, so the missed run would be lost. Therefore the
+    database stores each timetable's last answer. If the stored run is due, and the run of the new answer is not, the
+    stored run comes next.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:

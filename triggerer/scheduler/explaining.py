@@ -79,7 +79,7 @@ class WhyNot:
     runs_due: int
     """The number of runs that are due now. If a scheduler is running, it is about to create them."""
     holds: tuple[Hold, ...]
-    """The reasons that keep queued runs waiting, or that delay the DAG's next run after the due runs."""
+    """The reasons why queued runs do not start, and why the DAG has no further run after the due runs."""
     next_run: NextRun | None
     """The next run that the DAG's timetable asks for; None: the timetable asks for none, or there is no timetable."""
     waiting: tuple[WaitingEvents, ...]
@@ -214,7 +214,8 @@ async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> l
     """Return why queued runs do not start: the file does not load, or no worker is free.
 
     Args:
-        without: The number of queued runs that wait for a pool, so that a free worker would not start them.
+        without: The number of queued runs that wait for a pool. These runs are not counted, because a free worker
+            would not start them.
     """
     queued = await count_queued(session, dag_id)
     errors = await unloaded_files(session, [dag_id]) | await broken_files(session, [dag_id])

@@ -61,7 +61,7 @@ class WaitingPartition:
 
     partition_key: str
     due_at: datetime | None
-    """The earliest start of the key's run, also if it has passed. None: the run needs another event first."""
+    """The earliest start of the key's run, which may lie in the past. None: the run needs another event first."""
     runs: int
     """How many runs the scheduler has created for this key."""
     lacks: tuple[Lack, ...]
@@ -136,8 +136,9 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
     """Return which keys of these shares have had runs, and which of the shares a run uses.
 
-    After a change of the schedule, the waiting events are divided among keys again. Before the change, a run may have
-    taken an event for one key, while the event still waited for another key.
+    After a change of the schedule, the waiting events are divided among keys again. Before the change, a run of one key
+    may have taken an event that still waited for another key. The division then gives the first key a share that its
+    run has already used.
     """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)

@@ -92,7 +92,7 @@ class DagSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run to create. It takes events unless it is `SCHEDULED`. It has a data interval if a timetable asked for it."""
+    """A run to create. A `SCHEDULED` run takes no events. A run that a timetable asked for has a data interval."""
 
     dag_id: str
     run_type: RunType

@@ -144,8 +144,8 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run matters only to a DAG that waited for this end at its last look. For events that were
-                # queued since the last look, there was a separate wake-up.
+                # Drop the DAGs that did not wait for the end of a run at their last look. If events were queued for
+                # such a DAG since that look, `EVENTS_QUEUED` has announced them.
                 dag_ids &= self._waits_for_end
             self._ready.add(sorted(dag_ids - {ALL}))
 

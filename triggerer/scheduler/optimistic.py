@@ -34,8 +34,8 @@ class OptimisticPlanner:
     A plan with a lock takes three round trips, and one more for each run.
 
     The runs are created only if the DAG's row has not changed since the look. The row changes with every plan that
-    creates a run, and with every change of the DAG. The row need not change when an event arrives or a run ends,
-    because neither makes a planned run wrong.
+    creates a run, and with every change of the DAG. An event that arrives, or a run that ends, does not change the row:
+    a planned run stays right in both cases.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
@@ -43,10 +43,11 @@ class OptimisticPlanner:
         self._limit = limit
 
     async def plan(self, dag_id: str) -> Plan | None:
-        """Create the DAG's run if exactly one is due, and the run is event-driven. Return the plan.
+        """Create the DAG's run if exactly one run is due and this run is event-driven; return the plan.
 
-        The result is None if nothing was written and a transaction with a lock must plan the DAG, for example because a
-        timed run is due.
+        Returns:
+            None if a transaction with a lock must plan the DAG, for example because a timed run is due. In this case
+            nothing was written.
 
         Raises:
             StoreError: The database failed, and no run was created. After `OutcomeUnknown`, the run may exist.

@@ -63,7 +63,7 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
 
 
 def stored_info(row: DagRow) -> DagRunInfo | None:
-    """Return the stored run that the timetable asked for next. None: it asked for no run, or was not asked yet."""
+    """Return the timetable's next run, as stored. None: the timetable asked for no run, or was not asked yet."""
     start, end = row.next_interval_start, row.next_interval_end
     if start is None or end is None:
         return None

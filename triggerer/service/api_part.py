@@ -81,7 +81,7 @@ class ApiChild:
         return child.returncode or 0
 
     async def _pass_on_announcements(self, child: ChildProcess) -> None:
-        """Tell the child at most once a second what changed, so that it can send hints to its clients."""
+        """Tell the child at most once a second what changed, so that the API can tell its clients."""
         with self._database.wakeups.subscribe(*Signal) as subscription, suppress(ChannelClosed):
             while True:
                 announced = await subscription.wait()
@@ -102,8 +102,8 @@ async def _closed(child: ChildProcess) -> AsyncIterator[None]:
 async def prepare_access(settings: Settings, database: Database, url: str) -> None:
     """Log the page's address. If there is no token yet, write a first administrator's token to `home/api-token`.
 
-    When the first token is written and standard error is a terminal, a link that signs in once is shown there too. The
-    link is never logged, because other people read logs.
+    If this writes the first token, and standard error is a terminal, the terminal also shows a link that signs in once.
+    The link is never logged, because other people read logs.
 
     Raises:
         ConfigurationError: The file cannot be written; no token was stored.

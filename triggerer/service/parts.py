@@ -86,8 +86,8 @@ async def start_parts(
             await workers.start(unless_it_returns, "retention of logs", retention.run)
     from triggerer.store.schema.compatibility import SchemaWatch
 
-    # The watch is one of the workers. Its error stops the other workers as a signal would. The background tasks keep
-    # running, so that the parts can drain.
+    # The watch runs in the group `workers`. If it fails, the parts in this group stop, as they do after a signal. The
+    # tasks in `background` keep running, so that the parts can finish their work.
     await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 
@@ -134,7 +134,8 @@ async def _start_triggerer(
     # A SQLite database has one service at a time, so no other instance can own or take over streams.
     is_alone = database.dialect == "sqlite"
 
-    # The writers and the host need each other: this function looks up the host when a writer calls it.
+    # The writers need `host.mark_fenced`, and the host, which is made last, needs the writers. So this function looks
+    # up `host` only when a writer calls it.
     def mark_fenced(fence: Fence) -> None:
         host.mark_fenced(fence)
 

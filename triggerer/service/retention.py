@@ -30,7 +30,9 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_EVERY: Final = timedelta(minutes=1)
 _BETWEEN_BOUNDS: Final = timedelta(minutes=10)
-"""The least time between two cleanings because of a bound. Such a cleaning reads all events, even if all must stay."""
+"""The least time from one cleaning to the next, if the next starts because a bound of the database was passed.
+
+Such a cleaning reads all events, even if all of them must stay."""
 _ACTOR: Final = Actor("retention", Role.ADMIN, SERVICE)
 
 

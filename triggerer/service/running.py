@@ -193,8 +193,8 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         database = await start(lambda: _open_database(settings, stack))
         readiness = Readiness()
         with lock_exclusively(database), status_served(settings, database, readiness):
-            # Bind the port after locking the database. So the error of a second service names the first service, and
-            # not a port in use.
+            # Bind the port after locking the database. If a second service is started, its error then names the first
+            # service, and not a port in use.
             listener = _listener(settings, parts, stack)
             await start(lambda: _prepare(database, settings, listener))
             # The outer group ends last, because the parts in the inner group use the outer group's tasks until their

@@ -1,5 +1,7 @@
 """Finds occurrences that nobody was told about, queues messages about them, and sends the messages.
 
+An occurrence is news about a watcher or a DAG, such as a failure. A target is a receiver of messages, such as a chat.
+
 Guarantee: a target gets the message about an occurrence at least once. The transaction that marks an occurrence as told
 also queues its message. So a crash loses no message, and only one of several instances makes a message. A target may
 get a message twice if the process dies, or is stopped, between the sending and the commit that deletes the message. A

@@ -26,8 +26,8 @@ async def old_backfills(
     timetable would create the runs of these intervals again. So such a backfill is not returned.
 
     Args:
-        needed: By DAG, the runs that the scheduler still reads for its decisions.
-        unfinished: Ids of backfills that still have runs to create.
+        needed: The `NeededRuns` of each DAG. They say how far the DAG's timetable has come.
+        unfinished: Ids of backfills that still have runs to create. These backfills are not returned.
         removed: Primary keys of the runs that this cleaning deletes. These runs count as gone even if their rows still
             exist.
     """

@@ -24,11 +24,11 @@ from triggerer.store.schema.models import Asset, AssetAlias, Dag
 
 MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
-"""The most edges that one query reads: 200 for each of at most 100 nodes.
+"""The most edges that one query reads: 20,000. A query that reaches this limit ends the search.
 
-At most 100 edges of each of these nodes lead to nodes that are already found. So a query that reaches this limit has at
-least 10,000 edges to new nodes. A new node has at most 100 of these edges. So there are at least 100 new nodes, and the
-search ends.
+A query reads the edges of at most 100 nodes, and at most 100 nodes were found before. So at most 100 * 100 of the edges
+lead to nodes that were found before, and at least 10,000 lead to new nodes. At most 100 of these lead to the same new
+node, so the query has found at least 100 new nodes.
 """
 
 

@@ -23,8 +23,8 @@ from triggerer.store.runs.creation.create_run_step import HINT
 NEWEST_EVENTS: Final = 16
 """To find the instant of an asset's newest queued event, this number of events with the highest ids is read.
 
-A DAG with a `quiet_period` starts once this period has passed since the newest event. One event would not be enough.
-After the clock was set back, the last events may have instants in the future, and such events are ignored.
+A DAG with a `quiet_period` starts once this period has passed since the newest event. After the clock was set back, the
+last events may have instants in the future. Such events are ignored, so it would not be enough to read one event.
 """
 
 CLOCK_STEP: Final = timedelta(minutes=1)
@@ -111,8 +111,8 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # The columns are read as text, because SQLAlchemy would decode JSON columns each time. The scheduler has decoded
-    # most of these texts before.
+    # Read the columns as text. SQLAlchemy would decode JSON columns each time, but `schedule_from_text` decodes equal
+    # texts only once, and `DagRow.params` decodes the parameters only when they are needed.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
     # The time when this statement began. In `lock_and_read`, this is after the lock was granted.
@@ -173,7 +173,7 @@ class DagRow(NamedTuple):
 
     dag_id: str
     schedule_json: str | None
-    """The stored text. It is not parsed here, because the scheduler usually has parsed an equal text before."""
+    """The stored text. `schedule_from_text` parses it, and remembers the result for equal texts."""
     params_json: str
     max_active_runs: int
     events_per_run: int | None
@@ -198,8 +198,9 @@ class DagRow(NamedTuple):
     covered_intervals: tuple[tuple[datetime, datetime], ...]
     """Data intervals for which the timetable must not create a second run.
 
-    Each interval already has a run, from a backfill or for events. A run for events may lie in the future if the clock
-    was set back after the run was created. Intervals before the last timed run's interval are left out.
+    Each interval already has a run: a backfill's run, or an event-driven run. If the clock was set back after the
+    event-driven run was created, the run may lie in the future, and then `last_automated` does not show it. Intervals
+    before the last timed run's interval are left out.
     """
     last_run: tuple[str, str] | None
     """The id and state of the newest run outside backfills, or None if there is none or `depends_on_past` is false."""

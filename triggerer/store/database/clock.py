@@ -1,7 +1,8 @@
-"""The clock for a SQLite database and for submitted events. It is the host's clock, or in tests a fake clock.
+"""The clock for a SQLite database, and for events that triggers submit.
 
-With PostgreSQL, this clock is only for submitted events. Leases and most other instants come from the clock of the
-database server, see `database_now`. The steps that claim, begin and end runs read their host's clock directly.
+It is the host's clock, or a fake clock in tests. With PostgreSQL, it is only for the submitted events. Leases and most
+other instants come from the clock of the database server, see `database_now`. The steps that claim, begin and end runs
+read their host's clock directly.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     async def _write(self, group: G) -> None:
-        """Write a group in one transaction, then report the outcome to its items, for instance by completing events.
+        """Write a group in one transaction, then report the outcome to each item of the group.
 
         Raises:
             TriggererError: The group was not written, or the outcome is unknown.

@@ -228,7 +228,7 @@ class Database:
     async def _count_changed_rows(self, session: AsyncSession) -> int | None:
         """Return how many rows the connection has changed since it was opened.
 
-        None: the database is not SQLite, or there is no outage of writing. Then nobody needs the number.
+        None: nobody needs the number, because the database is not SQLite, or there is no outage of writing.
         """
         if self.path is None or not self.availability.has_outage(Use.WRITES):
             return None

@@ -141,7 +141,7 @@ async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int
 
 
 async def delete_asset_row(session: AsyncSession, asset_id: int) -> None:
-    """Delete an asset's row, its watchers, and the rows of aliases and stale DAGs that name the asset.
+    """Delete an asset's row and its watchers, and remove the asset from aliases and from the schedules of stale DAGs.
 
     The asset must have no events left.
     """

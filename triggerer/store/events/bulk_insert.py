@@ -3,11 +3,11 @@
 Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py):
 
 - On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`.
-  It is 1.5 times as fast as a separate INSERT for each row, and four times as fast while the event loop is busy. (Each
-  statement releases Python's global lock, and then waits up to half a millisecond to get it back.) Statements with
-  1,000 rows save another seventh of the time to store a message.
+  The INSERT with VALUES is 1.5 times as fast as a separate INSERT for each row. While the event loop is busy, it is
+  four times as fast, because each statement releases Python's global lock, and then waits up to half a millisecond to
+  get the lock back. Statements with 1,000 rows save another seventh of the time to store a message.
 - On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `batch_statement`, which inserts the
-  events of triggers, sends JSON texts instead. They cost the driver a third of the time that arrays cost.
+  events of triggers, sends JSON texts instead. JSON texts cost the driver a third of the time that arrays cost.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ _SQLITE_QUEUE_ONE: Final = (
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
 # PostgreSQL computes the new ids after ORDER BY, so they follow the order of the rows. A timestamp after the server's
-# time is replaced by the server's time. Instants of runs come from the server too, so no run is older than one of its
-# events, even if hosts' clocks differ.
+# time is replaced by the server's time. A run that takes events is created at an instant of the same clock. So no run
+# is older than one of its events, even if hosts' clocks differ.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})

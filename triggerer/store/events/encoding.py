@@ -48,8 +48,8 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
     try:
         encoded = dump_json(document, "a payload", default=_plain)
     except RowRefused:
-        # Try again and allow keys that are no strings. This option makes encoding slower, so it is not used at first.
-        # The payload's name for an error is also made only here, because almost no payload is refused.
+        # Try again, and allow keys that are no strings. The first try has no such option, because it makes encoding
+        # slower, and no name for the payload, because almost no payload is refused.
         name = what or f"a payload of type {type(payload).__name__}"
         encoded = dump_json(document, name, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     if len(encoded) > max_bytes:

@@ -58,8 +58,8 @@ async def read_pieces(
             yield columns
 
 
-# The ids are read first, and the events are looked up by their ids, as for pages (`run_events`). The drivers are used
-# directly, because a row through SQLAlchemy takes twice as long.
+# The functions below read the ids first, and then look the events up by their ids. (The module `run_events` explains
+# why a join would be slow.) They call the drivers directly, because a row through SQLAlchemy takes twice as long.
 
 
 async def _read_sqlite(

@@ -71,8 +71,8 @@ async def follow_asset_events(
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: True to begin with the events of the last minutes on PostgreSQL, and with later events on SQLite.
-            False to begin with the oldest event.
+        is_from_now: True to begin, on SQLite, after the newest event; on PostgreSQL, with the events of the last
+            minutes. False to begin with the oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -134,7 +134,7 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
 
 
 async def _settled_id(session: AsyncSession, window: timedelta) -> int:
-    """Return a settled id for a client without a state: the id of the last event older than any open transaction."""
+    """Return a settled id for a client without a state: the id of an event that is older than all open transactions."""
     if session.get_bind().dialect.name == "sqlite":
         return await session.scalar(select(func.max(AssetEvent.id))) or 0
     limit = await database_now(session) - window - _LATEST_SUBMISSION

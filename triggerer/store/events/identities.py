@@ -101,7 +101,8 @@ def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
     """Return the condition that an `AssetEvent` belongs to one of the spans."""
     whole = [span.asset_id for span in spans if span.is_whole]
     parts = [span.condition() for span in spans if not span.is_whole]
-    # Whole assets go into one IN list. SQLite allows a list of any length, but only a few hundred parts in an OR.
+    # The assets whose events all belong to one span go into one IN list. SQLite allows an IN list of any length, but
+    # only a few hundred parts in an OR.
     return or_(AssetEvent.asset_id.in_(whole), *parts)
 
 

@@ -69,8 +69,8 @@ class EventRecorder(GroupCommit[EventBatch]):
         random: For the jitter of retries.
     """
 
-    # A commit whose outcome is unknown is repeated too. If it had succeeded, the idempotency keys of the rows make the
-    # second write harmless.
+    # `TransientStoreError` includes `OutcomeUnknown`, so a commit with an unknown outcome is repeated. If the first
+    # commit has succeeded, the idempotency keys of the rows make the second write harmless.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
@@ -213,8 +213,9 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The refused row is a stream state, or an event that its stream's state counts as read. Such a state
-            # must not be stored. So report all states of the group as failed, and write the events without them.
+            # The refused row may be a stream state, or an event that a stream's state counts as read. A state that
+            # counts a refused event as read must not be stored, but the error does not say which row was refused. So
+            # report all states of the group as failed, and write the events without them.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()

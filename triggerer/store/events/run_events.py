@@ -249,9 +249,9 @@ def columns_of(
 async def _read(session: AsyncSession, page: Page, ids: Select[int]) -> list[dict[str, Any]]:
     """Read the events of a page. `ids` is the sorted query of the sequence's ids.
 
-    The ids are read first, and the events are looked up by their ids. One statement that joins both would be
-    quadratic while PostgreSQL's statistics say that a table is empty, as they do if many events arrive after a
-    cleaning.
+    The ids are read first, and the events are looked up by their ids. If one statement joined the events with the
+    query of the ids, its time could be quadratic: PostgreSQL's statistics may still say that a table is empty, for
+    instance if many events have arrived after a cleaning.
     """
     wanted = list(await session.scalars(ids.limit(page.limit).offset(page.skip)))
     await plan_with_values(session)
@@ -270,7 +270,7 @@ async def _read(session: AsyncSession, page: Page, ids: Select[int]) -> list[dic
                 if characters > PAGE_CHARACTERS:
                     await result.close()
                     return found
-        # Read as many events as fill the page if they are as large as the events so far.
+        # From the average size of the events so far, compute how many events will fill the rest of the page.
         expected = len(found) * (PAGE_CHARACTERS - characters) // max(characters, 1)
         size = max(_READ_AT_ONCE, expected)
     return found

@@ -36,8 +36,7 @@ async def load_notified(
 ) -> tuple[dict[tuple[str, str], LastNotification], datetime | None]:
     """Return the last notification about each object, and the instant of the last digest.
 
-    If there was no digest, the instant is None. Once `lock_notifications` has made the digest's row, the instant is
-    the beginning of 1970.
+    If there was no digest yet, the instant is the beginning of 1970, or None if `lock_notifications` was never called.
     """
     rows = await session.scalars(select(NotifiedSubject))
     told = {

@@ -313,7 +313,7 @@ def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[li
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Set the time of the first event to `at` in those parts of these keys whose time is later than `after`.
+    """In the parts of these keys, replace each time of a first event (`first_at`) that is later than `after` by `at`.
 
     `after` is in the future, so a later time was stored before the clock was set back. The deadlines of a part count
     from the time of its first event.

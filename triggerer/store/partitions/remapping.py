@@ -1,8 +1,12 @@
 """Puts events that wait for partition keys back into the DAG's queue, to be divided again.
 
-This is needed after a change of the DAG that gives events other partition keys. The deletion of waiting events by an
-operator also begins with this step. It then removes these events from the queue, and the scheduler divides the other
-events again.
+There are two uses:
+
+- A change of the DAG may give the waiting events other partition keys.
+- An operator may delete waiting events. All waiting events of the DAG first go back into the queue. The events that the
+  operator chose are then deleted there.
+
+The scheduler later divides the events that are in the queue.
 """
 
 from __future__ import annotations

@@ -76,12 +76,13 @@ class NeededRuns:
     - the newest run,
     - the newest run that is not a backfill's,
     - the newest run of the types `scheduled` and `asset_triggered`,
-    - the last run of these two types that has a logical date, and whose `run_after` is before the limit of the
-      cleaning. If the clock is set back, the timetable continues from this run."""
+    - the last run of these two types that has a logical date, and whose `run_after` is earlier than the argument
+      `before` of `needed_runs`. If the clock is set back, the timetable continues from this run."""
     since: datetime | None
     """The logical date of the run from which the timetable continues, see `pks`. None: there is no such run.
 
-    Runs of the types `scheduled` and `asset_triggered` with a later logical date or data interval must stay too."""
+    Runs of the types `scheduled` and `asset_triggered` must stay too, if their logical date or the end of their data
+    interval is later."""
 
     def includes(self, run: OldRun) -> bool:
         """True if the run is needed."""
@@ -217,9 +218,9 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
     """Return the runs that must stay, because each of them took an event that still waits in the run's DAG.
 
-    Such an event waits for a run of another partition key, or will be divided among the keys again. In a new division,
-    only the run's entry shows that the run's key already had the event. An event that no longer waits is never divided
-    again.
+    Such an event waits for a run of another partition key, or to be divided among keys again. A division may give the
+    event to the run's key a second time. Only the run's row in `dag_partition_event` shows that the key already had the
+    event. An event that no longer waits is never divided again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

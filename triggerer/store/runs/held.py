@@ -40,8 +40,8 @@ Another executor releases and claims the run earlier, because executors sweep at
 """
 
 # The query reads only the next claimable runs. The index of these runs has no held runs, so later claims do not read a
-# held run again. PostgreSQL locks the file's row, which the DAG processor writes before it releases runs. So one of the
-# two transactions waits for the other, and no run is held after its file was repaired.
+# held run again. On PostgreSQL the query locks the file's row, which the DAG processor writes before it releases runs.
+# So one of the two transactions waits for the other, and `_HOLD` never holds a run whose file was repaired.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}

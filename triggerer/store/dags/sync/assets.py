@@ -39,11 +39,11 @@ async def sync_assets(
 async def _rename_assets(
     session: AsyncSession, rows: dict[AssetKey, Asset], wanted: Iterable[AssetKey], now: datetime
 ) -> None:
-    """Give the row of an asset that is no longer defined to a new asset that has the old asset's name or URI.
+    """Rename assets: a new asset gets the row of an asset that is no longer defined and has the same name or URI.
 
     The renamed row keeps its watchers, queued events and schedules. Events keep the name and URI under which they were
-    recorded. One new asset may have the old asset's name, and another one its URI. Then the new asset whose name sorts
-    first gets the row.
+    recorded. If one new asset has the old asset's name, and another new asset has the old asset's URI, the new asset
+    whose name sorts first gets the row.
 
     Names and URIs are unique. If a row's new name or URI still belongs to another asset that is no longer defined, that
     asset is renamed to `x-retired:<id>`.

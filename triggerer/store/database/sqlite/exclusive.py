@@ -19,7 +19,8 @@ def lock_exclusively(
     """Lock this SQLite database against other services. For PostgreSQL it does nothing.
 
     Commands do not take the lock, because they run beside the service. SQLite itself orders the writes of several
-    processes. The lock ends with the process. The lock file stays, and does no harm: only a lock on it counts.
+    processes. The lock ends with the block, or with the process if the process dies before. The lock file stays, and
+    does no harm: only a lock on it counts.
 
     Args:
         purpose: The name of this process in the error of a second process.

@@ -58,7 +58,7 @@ async def listen(
 
     A lost connection to PostgreSQL is opened again, with growing delays. Then all subscribers are woken about
     everything, because announcements may have been missed without a connection. On SQLite the caller must have called
-    `lock_exclusively`, because a database has only one socket for announcements.
+    `lock_exclusively`: a database has only one socket for announcements, and a second listener would take it over.
 
     Args:
         wakeups: Where to publish. None: `database.wakeups`.
@@ -77,8 +77,8 @@ async def _listen_on_socket(
     path = database.transport.socket_path
     assert path is not None
     with transport.datagram_socket() as receiver:
-        # Remove the socket that a killed `triggerer standalone` left behind. It is dead, because this process has the
-        # lock.
+        # Remove the socket that a killed `triggerer standalone` left behind. No process listens on it, because this
+        # process has the database's lock.
         path.unlink(missing_ok=True)
         with transport.short_path(path) as address:
             receiver.bind(address)

@@ -51,9 +51,10 @@ class Unchanged:
     """A condition for creating a run: the DAG's row has not changed since the scheduler read it.
 
     A scheduler that plans for the DAG changes this row. So if the condition holds, no other scheduler has planned for
-    the DAG since. The condition is for PostgreSQL only. A `CreateRun` with this condition is a whole transaction, and
-    notifies other processes of the run. On SQLite no other process can write between the reading of the row and the
-    creation of the run.
+    the DAG since. A `CreateRun` with this condition is a whole transaction, and notifies other processes of the run.
+
+    The condition is for PostgreSQL only. SQLite does not need it, because there no other process can write between the
+    reading of the row and the creation of the run.
 
     Args:
         version: The version (`xmin`) of the DAG's row when it was read.
