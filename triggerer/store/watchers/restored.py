@@ -53,8 +53,7 @@ async def set_back_watchers(
 ) -> list[RestoredWatcher]:
     """Store a replay request for each watcher with a shared stream.
 
-    A watcher gets no request if an earlier restore has stored a request for it that is still open, and that starts at
-    the same time or before.
+    A watcher gets no request if its request from an earlier restore is still open, and does not start later.
 
     Returns:
         All watchers that DAG files declare, sorted by asset and name.

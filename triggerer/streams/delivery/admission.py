@@ -37,7 +37,7 @@ class Admission:
         self.open_source = None
 
     def admits(self, entry: Entry) -> bool:
-        """Return whether the filter receives this message; False if its watchers are, or may be, behind in the lane.
+        """Return whether the filter receives this message. False: the filter's watchers may be behind in the lane.
 
         A filter that was absent skips a lane while the lane has messages from before the filter's return. When one of
         these old messages reaches the lane's head, the group decides whether the filter's watchers fall behind in the

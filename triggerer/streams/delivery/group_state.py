@@ -187,14 +187,14 @@ class GroupState:
 
     @property
     def awaits_redelivery(self) -> bool:
-        """Whether the poll may still broadcast a message that was pulled before a failure and is redelivered later."""
+        """Whether the poll may broadcast a message that it pulled before a failure and that the broker redelivers."""
         next_seq = self.ledger.next_seq
         return bool(self.failing) or any(
             until > next_seq for until in self.redelivered_before.values()
         )
 
     def awaits_redelivery_in(self, lane: Hashable) -> bool:
-        """Return whether the poll may still broadcast a message of this lane that is redelivered later."""
+        """Return whether the poll may broadcast a message of this lane that the broker redelivers."""
         return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.next_seq
 
     @property
