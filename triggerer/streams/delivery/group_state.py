@@ -112,8 +112,8 @@ class GroupState:
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
     """By lane, a pair: the lane's dictionary in `Backlogs.by_lane`, and the lane's tail (its newest messages).
 
-    The dictionary is the one of the time when the tail began. If `Backlogs` now has another dictionary for the lane,
-    the backlogs of that time have ended, and the tail is outdated.
+    The pair has the dictionary from the time when the tail began. If `Backlogs` now has another dictionary for the
+    lane, the backlogs of that time have ended, and the tail is outdated.
     """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
     """The last broadcasts of a queue that has backlogs.

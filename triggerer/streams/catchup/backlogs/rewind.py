@@ -122,7 +122,7 @@ class Rewind:
             return None
         if not is_before(self._start, backlog.position):
             # The watcher is behind at an earlier position, so it reads the replay's messages anyway. The backlog needs
-            # a change only if the replay re-emits events and no open re-emission covers its messages already.
+            # a change only if the replay re-emits events and no open re-emission covers these messages.
             if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)

@@ -36,7 +36,7 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The producer has found no message between the last one that was read and this position.
+        """The producer has found no message between the last message read and this position.
 
         None: since that message the producer has reported no position.
         """
