@@ -39,8 +39,8 @@ class RuntimeContext:
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
-    None: a watcher of a queue does not fall behind. If a watcher of a log cannot process a message during catch-up, the
-    lane waits at this message.
+    None: a watcher of a queue does not fall behind, and a log's lane waits at a message that its watcher cannot process
+    during catch-up.
     """
     states: StateStore | None = None
     """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""

@@ -66,7 +66,7 @@ class RuntimeSettings:
     burst: int = 256
     """The most events that the poll broadcasts before it lets other tasks run."""
     burst_readings: int = 1024
-    """The most readings in a burst: its number of events, times the number of subscribers that read each event.
+    """The most readings in a burst. An event that three subscribers read counts as three readings.
 
     Without this limit, 20 filters that read 256 events each (5,120 readings) would keep the event loop busy for 40 ms.
     Meanwhile no other stream, heartbeat or answer of the store would be handled.

@@ -1,4 +1,8 @@
-"""The newest marks of the streams that this instance owns. See `triggerer.domain.watchers.stream_marks`."""
+"""The newest marks of the streams that this instance owns. See `triggerer.domain.watchers.stream_marks`.
+
+A producer stores the mark with its position at the broker. If the broker's mark is newer than the database's, the
+database was restored from a backup.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,9 @@ class KnownMark(StoreMark):
 
     Attributes:
         stored: The newest mark that the database is known to have.
-        is_in_order: True if the broker's positions are no newer than the database. Only then is the mark renewed.
-            Otherwise the mark of a restored database would soon be newer than the broker's marks, and hide the restore.
+        is_in_order: True if the broker's positions are no newer than the database. The mark is renewed only while this
+            is True. A mark that is renewed in a restored database would soon be newer than the broker's marks, and hide
+            the restore.
     """
 
     def __init__(self, stored: StoredMark) -> None:

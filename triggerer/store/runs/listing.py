@@ -30,7 +30,7 @@ from triggerer.store.schema.models import (
 )
 
 _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
-"""The two tables of the events that runs have taken. All events of one run are in the same table."""
+"""The two tables that tell which run has taken which event. The events of one run are all in one of the tables."""
 
 
 async def list_runs(
@@ -201,11 +201,12 @@ async def _with_events_of(
 ) -> list[DagRun]:
     """Return the runs of `query` that took an event of one of the assets, newest first, up to `limit` runs (0: all).
 
-    There are two ways: a look-up for each event of the assets and each DAG, or reading runs from the newest on. It is
-    not known beforehand which way is quicker. So runs are read in growing windows, until the look-ups seem cheaper for
+    There are two ways to find these runs. One way reads runs, newest first, and tests whether each took such an event.
+    The other way looks up, for each event of the assets and each DAG, the run that took the event. It is not known
+    beforehand which way is quicker. So this function reads runs in growing windows, until the look-ups seem cheaper for
     the rest. This combination takes a few times as long as the quicker way alone. Both ways are slow if the asset has
-    many events and no recent run took any of them. An index of the events by asset and run would slow down the insert
-    of every event.
+    many events and no recent run took any of them. An index of the events by asset and run would help, but it would
+    slow down the insert of every event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.
@@ -226,7 +227,8 @@ async def _with_events_of(
         # There is one query for each of the two tables. In one query for both, PostgreSQL would read all entries.
         for one in _ENTRIES:
             if by_way_of_events:
-                # Few entries are left. So this query reads all of them, without a lower bound on primary keys.
+                # The events have few queue entries. So this query looks up all of them, without a lower bound on the
+                # runs' primary keys.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )

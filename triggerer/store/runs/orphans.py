@@ -42,7 +42,7 @@ class Recovered:
 
 
 async def recover_orphans(session: AsyncSession, *, executor: str, is_alone: bool) -> Recovered:
-    """Queue the running runs of dead executors again. A run fails if `MAX_ATTEMPTS` of its attempts ended in this way.
+    """Queue the running runs of dead executors again. A run fails if executors died in `MAX_ATTEMPTS` of its attempts.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
     executor. The next attempt then gets the same number, and a higher epoch. A first attempt always counts, because it
@@ -55,7 +55,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, is_alone: boo
     Args:
         executor: The executor that calls this function. Its own runs are no orphans.
         is_alone: True if SQLite is locked for this process. Then no other executor can be alive, and the runs of all
-            other executors are orphans. Otherwise an executor is dead if its instance was deregistered or has expired.
+            other executors are orphans. False: an executor is dead if its instance was deregistered or has expired.
     """
     gone: list[ColumnElement[bool]] = [
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)

@@ -95,8 +95,9 @@ def claim_with_pools(
     Args:
         slots: The number of slots of each pool, by name.
     """
-    # Lock in a separate statement. A statement sees only what was committed before it began. So the statements after
-    # the lock see what other executors have claimed, and a statement that itself waited for the lock would not.
+    # Lock in a separate statement, because a statement sees only what was committed before it began. The statements
+    # after the lock begin when other executors have committed their claims, so they see these claims. A statement that
+    # waited for the lock itself would have begun too early.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]

@@ -30,7 +30,7 @@ class AttemptUpdate:
     is_unloaded: bool = False
     """True if the attempt did not begin, because the DAG's file does not load.
 
-    The run is held, or ends if it was cancelled or if no file defines its DAG any longer.
+    The run is held. But if it was cancelled, or if no file defines its DAG any longer, the run ends.
     """
     launches: tuple[Launch, ...] = ()
     """The new states of launches, in order."""
@@ -72,11 +72,11 @@ class SaveResults:
     An update counts only if `executor` still has the run, in the epoch of the update's `order`.
 
     Tasks are inserted or replaced, and the end of a run is written. If the run ends without success, its running tasks
-    get the run's state. On PostgreSQL the statement also notifies other processes of the ended runs, so it can be a
-    whole transaction.
+    get the run's state. On PostgreSQL the statement also notifies other processes of the ended runs. So the transaction
+    needs no other statement.
 
-    The step returns a row (primary key, epoch, state, cancel_requested) for each of the runs that `executor` was the
-    last to claim. The values are from before this step. `run_claims` reads the rows.
+    The step returns a row (primary key, epoch, state, cancel_requested) for each updated run whose last claim was made
+    by `executor`. The row has the run's values from before this step. `run_claims` reads the rows.
 
     Args:
         updates: Updates in the order of the reports. If several updates contain the same task, the last one counts. At

@@ -187,9 +187,9 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """Cancel the tasks of these cancelled runs that the store still shows as running.
+    """In these cancelled runs, cancel the tasks that the store still shows as running.
 
-    The runs were queued, so no task is at work. Such a task was interrupted with an earlier attempt.
+    The runs were queued, so none of their tasks is at work. The tasks were interrupted when an earlier attempt ended.
     """
     await session.execute(
         update(_TASKS)

@@ -2,7 +2,7 @@
 
 An after-migration may remove columns that older releases use. So before an after-migration runs, `require` stores which
 migration a release must contain to work with the new tables. Services check at their start, and then every five
-seconds, whether their release contains it (`SchemaWatch`).
+seconds, whether their release contains that migration (`SchemaWatch`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def require(
     """Store that from now on a release must contain `min_revision`, because the after-migration `revision` is next.
 
     Args:
-        is_alone: True if no other process can be alive. Then no registered instance counts.
+        is_alone: True if no other process can be alive. Then registered instances are ignored.
     Raises:
         ConfigurationError: Instances of older releases are registered. The message names them.
         Conflict: Another session keeps the instances' table locked.
@@ -118,6 +118,7 @@ class SchemaWatch:
             async with self._database.reading() as session:
                 await refuse_if_too_old(session, self._database.name, self._migrations)
         except StoreError as error:
-            # The next check may succeed. While nobody can reach the database, no migration changes the tables. If only
-            # this process cannot reach the database, its other parts cannot use the tables either.
+            # Wait for the next check, because nothing can go wrong until then. While nobody can reach the database, no
+            # migration changes the tables. If only this process cannot reach the database, its other parts cannot use
+            # the tables either.
             _log.debug("the tables' age could not be checked", error=str(error))

@@ -42,7 +42,7 @@ class FencedWriter(GroupCommit[list[C]]):
     """Writes changes in groups, each group in one transaction. While the database is away, the changes wait.
 
     Args:
-        on_fenced: Called on the event loop with each lost lease, for instance because another instance owns the stream.
+        on_fenced: Called on the event loop with each lease that is lost, for instance to another instance.
         random: For the jitter of retries.
     """
 

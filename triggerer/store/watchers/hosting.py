@@ -34,10 +34,10 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with parked messages that an operator replays for the trigger's watchers.
+    """The lanes in which an operator replays parked messages for the trigger's watchers.
 
-    If this instance does not host the trigger yet, the caller of `load_triggers` replaces these lanes with all lanes
-    that have stored messages for the watchers.
+    An instance that does not host the trigger yet needs all lanes that have stored messages for the watchers. In this
+    case the caller of `load_triggers` replaces this field.
     """
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests, grouped by watcher. The requests for one watcher are sorted, earliest first."""

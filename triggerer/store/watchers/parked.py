@@ -30,8 +30,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-# Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message that is
-# parked next is left out, because it may be stored already.
+# Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message that the
+# caller is about to park (`key`) is not counted, because it may be stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
@@ -252,8 +252,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages were stored before. If their watcher read another stream at that time, their rows refer to
-            # the bytes that were stored for that stream. Then no row needs the bytes that were stored just now.
+            # Some messages already had a row. If the row was written while the watcher read another stream, it refers
+            # to that stream's copy of the bytes. Delete the copies from `StoreBodies` that no row refers to.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -289,8 +289,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # If the message was stored before, while the watcher read another stream, its row refers to the bytes that were
-    # stored for that stream. Then no row needs the bytes stored just now.
+    # The message may already have had a row, written while the watcher read another stream. Such a row refers to that
+    # stream's copy of the bytes. In this case delete the copy from `StoreBodies`, because no row refers to it.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

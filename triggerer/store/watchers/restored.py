@@ -1,7 +1,8 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's positions are newer than the backup. Each watcher with a shared stream gets a replay request. The
-stream carries the request out before it pulls a message. A stream that is not a log drops the request.
+The broker's positions are newer than the backup, so the broker would skip messages whose events the backup lacks.
+Therefore each watcher with a shared stream gets a replay request. The stream carries the request out before it pulls a
+message. A stream that is not a log drops the request.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class RestoredWatcher:
     start: datetime | None
     """The watcher's log is read again from this instant on. None: it has no shared stream, and so no log.
 
-    If an earlier request of a restore is still open, the log is read from the start of that request.
+    If an earlier restore left an open request that starts before this instant, the log is read from the start of that
+    request.
     """
     has_bookmark: bool
     """True if the trigger's position is stored in the database."""
@@ -51,8 +53,7 @@ async def set_back_watchers(
 ) -> list[RestoredWatcher]:
     """Store a replay request for each watcher with a shared stream.
 
-    A watcher gets no request if an earlier restore has stored a request for it that is still open, and that starts at
-    the same time or before.
+    A watcher gets no request if its request from an earlier restore is still open, and does not start later.
 
     Returns:
         All watchers that DAG files declare, sorted by asset and name.

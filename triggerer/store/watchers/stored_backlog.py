@@ -123,8 +123,8 @@ async def load_stored_backlogs(
 async def park_strays(session: AsyncSession) -> None:
     """Park the stored messages of watchers that were deleted, or that now belong to another stream.
 
-    Messages that an operator replays are parked only if the watcher was deleted. A watcher of another stream still
-    receives them.
+    Messages that an operator replays are parked only if the watcher was deleted. A watcher that has moved to
+    another stream still receives these messages.
     """
     # This query uses joins. With EXISTS, the planner compared all pairs of rows while it had no statistics of a table
     # that had just grown.

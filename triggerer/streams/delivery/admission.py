@@ -37,7 +37,7 @@ class Admission:
         self.open_source = None
 
     def admits(self, entry: Entry) -> bool:
-        """Return whether the filter receives this message; False if its watchers are, or may be, behind in the lane.
+        """Return whether the filter receives this message. False: the filter's watchers may be behind in the lane.
 
         A filter that was absent skips a lane while the lane has messages from before the filter's return. When one of
         these old messages reaches the lane's head, the group decides whether the filter's watchers fall behind in the
@@ -57,8 +57,8 @@ class Admission:
             position = state.position_of(entry)
             source = state.backlogs.live_source(self._member.source, lane.key, position)
             if source is None and entry.seq < self.sent_ahead:
-                # The filter's process has received the message already, before the watchers were rewound. So the filter
-                # gets the message, but its events count for no watcher.
+                # The filter runs in a process or thread of its own, which received the message before the watchers were
+                # rewound. So the filter gets the message, but its events count for no watcher.
                 self.open_source = EventSource((), self._member.source.fence)
                 return True
             if (
@@ -98,7 +98,7 @@ class Admission:
     def _miss(self, entry: Entry) -> None:
         """Count this message, which the filter does not receive, as failed.
 
-        When the message is at the head of its lane, it is decided whether the filter's watchers fall behind there.
+        When the message is at the head of its lane, the group decides whether the filter's watchers fall behind there.
         """
         state, seq = self._member.state, entry.seq
         state.absences.begin(self._member.source.watchers, seq)

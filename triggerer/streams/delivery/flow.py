@@ -118,8 +118,8 @@ class Flow:
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
             return next_seq
         free = next_seq + self._settings.max_outstanding - self._lanes.outstanding
-        # A subscriber that joins, or becomes active, begins to read at `next_seq` or later. So it cannot lower this
-        # number before the next check.
+        # A subscriber that joins, or becomes active, begins to read at `next_seq` or later. So it cannot lower the
+        # result of this method before the next check.
         lowest = min((one.pulled for one in self._subscribers), default=next_seq)
         return min(free, min(lowest, next_seq) + self._settings.subscriber_queue_size)
 

@@ -95,8 +95,8 @@ class GroupState:
     failing: dict[Hashable, Position] = field(default_factory=dict)
     """By lane, the lowest position that has failed. Deleted once the broker has learned of the failure.
 
-    The broker redelivers all later messages of the lane, including messages that are broadcast until the broker has
-    learned of the failure.
+    The broker redelivers all later messages of the lane, even messages that are broadcast before the broker has learned
+    of the failure.
     """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
     """By lane, an event number. Outstanding events before this number are redelivered, because a message failed."""
@@ -110,10 +110,10 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane: its dictionary in `Backlogs.by_lane` when the tail began, and the tail (the lane's newest messages).
+    """By lane, a pair: the lane's dictionary in `Backlogs.by_lane`, and the lane's tail (its newest messages).
 
-    If `Backlogs` now has another dictionary for the lane, the backlogs of the tail have ended, and the tail is
-    outdated.
+    The pair has the dictionary from the time when the tail began. If `Backlogs` now has another dictionary for the
+    lane, the backlogs of that time have ended, and the tail is outdated.
     """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
     """The last broadcasts of a queue that has backlogs.
@@ -187,14 +187,14 @@ class GroupState:
 
     @property
     def awaits_redelivery(self) -> bool:
-        """Whether the poll may still broadcast a message that was pulled before a failure and is redelivered later."""
+        """Whether the poll may broadcast a message that it pulled before a failure and that the broker redelivers."""
         next_seq = self.ledger.next_seq
         return bool(self.failing) or any(
             until > next_seq for until in self.redelivered_before.values()
         )
 
     def awaits_redelivery_in(self, lane: Hashable) -> bool:
-        """Return whether the poll may still broadcast a message of this lane that is redelivered later."""
+        """Return whether the poll may broadcast a message of this lane that the broker redelivers."""
         return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.next_seq
 
     @property
@@ -342,8 +342,8 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A replay may have rewound the backlog. If this replay re-emits nothing, and the lane had no broadcast since, the
-        backlog ends too, because its messages were resolved before the rewind. If the broker redelivers a message, the
+        A backlog that a replay has rewound need not wait for the broker if the replay re-emits nothing and the lane had
+        no broadcast since. Its messages were resolved before the rewind. If the broker redelivers one of them, the
         idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:

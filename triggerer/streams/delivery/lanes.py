@@ -132,7 +132,7 @@ class Lanes:
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
-        """Yield the batches of ready lanes. The caller's request for the next batch finishes the batch before it."""
+        """Yield the batches of ready lanes. A batch counts as advanced when the caller asks for the next one."""
         ready, finish = self._ready, self.finish
         decide, decided_lanes = self.decide, self.decided_lanes
         while ready:

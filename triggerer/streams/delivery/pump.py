@@ -20,7 +20,8 @@ from triggerer.streams.loop_tick import LoopTick
 _BURST: Final = 512
 """The most events that the pump handles before it lets other tasks run."""
 _REQUEST: Final = 2_048
-"""The most events of one lane in one advance, if lanes advance side by side. Each advance is a request to the broker.
+"""The most events of one lane in one advance, if lanes advance side by side. It is larger than `_BURST`, because each
+advance is a request to the broker.
 """
 
 
@@ -166,7 +167,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed before this task began. A cancellation would take effect only at the first `await`.
+            # The group was closed before this task began. Do not begin the advance: the cancellation takes effect only
+            # at the first `await`, which may be after the request.
             return
         self._awaited_beside[lane] = batch
         began = 0.0 if oldest_at is None else state.clock.monotonic()
@@ -216,7 +218,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed before this task began. A cancellation would take effect only at the first `await`.
+            # The group was closed before this task began. Do not begin the advance: the cancellation takes effect only
+            # at the first `await`, which may be after the request.
             return
         reported: set[int] = set()
 

@@ -144,7 +144,8 @@ class SharedStream:
             if error is None:
                 continue
             if not self._context.restarts:
-                # All members of the failed group have ended. A remaining member was added while the group was ending.
+                # All members of the failed group have ended. If a member is left, it was added while the group was
+                # ending, and gets a group of its own.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             self._log_restart(str(error.__cause__ or error), delay)

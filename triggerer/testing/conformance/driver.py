@@ -44,8 +44,8 @@ class Delivery:
 Resolve = Callable[[Delivery], AdvanceOutcome | None]
 """Returns the outcome of a delivery, or None to leave the delivery unresolved.
 
-While a delivery is unresolved, its lane waits. `Driver.advance` calls the function for the delivery again. The driver
-also does so at the lane's next delivery.
+While a delivery is unresolved, its lane waits. The driver calls the function for the delivery again at the lane's next
+delivery, and when the case calls `Driver.advance`.
 """
 
 

@@ -29,7 +29,7 @@ class ApiToken(Base):
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """None: the token does not expire."""
     last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """The time is stored again only when it is five minutes old, so most requests with the token cause no write."""
+    """A request updates this time only if it is at least five minutes old, so most requests cause no write."""
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 

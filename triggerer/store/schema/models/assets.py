@@ -133,8 +133,9 @@ class QueuedAssetEvent(Base):
     __tablename__ = "queued_asset_event"
     __table_args__ = (
         # The key begins with the event, so that new entries go to the end of the index, however many DAGs wait. If the
-        # key began with the DAG, PostgreSQL could find a DAG's waiting events by the key instead of the index below. A
-        # plan that was cached while the queue was empty would do that, and read every event that the DAG ever had.
+        # key began with the DAG, PostgreSQL could find a DAG's waiting events by the key instead of the index below.
+        # PostgreSQL would choose the key while the queue is empty, and keep the cached plan. Later the plan would read
+        # every event that the DAG ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

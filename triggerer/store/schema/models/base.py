@@ -61,8 +61,8 @@ class Base(DeclarativeBase):
 
 @event.listens_for(Base.metadata, "before_create")
 def _partial_on_both(metadata: MetaData, connection: Connection, **_: Any) -> None:
-    # Copy the conditions of partial indexes. The models only set `sqlite_where`: with `postgresql_where`, SQLAlchemy
-    # would import the PostgreSQL dialect even for SQLite.
+    # Copy the conditions of partial indexes to PostgreSQL's option. The models set only `sqlite_where`, because with
+    # `postgresql_where` SQLAlchemy would import the PostgreSQL dialect even for SQLite.
     if connection.dialect.name == "postgresql":
         for table in metadata.tables.values():
             for index in table.indexes:

@@ -24,7 +24,8 @@ class WatcherBookmark(Base):
     change: Mapped[str] = mapped_column(String(32))
     """The id of the last change of the bookmark.
 
-    The next change must give this id as its predecessor, or it is refused. So no change between the two can be lost.
+    The next change must name this id as its predecessor, or the store refuses the change. So a trigger cannot overwrite
+    a change that it does not know.
     """
     value: Mapped[str] = mapped_column(Text)
     """JSON text. It may be a single number, which a `Json` column must not contain."""

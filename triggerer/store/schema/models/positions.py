@@ -30,7 +30,9 @@ class WatcherPosition(Base):
     """The lane, as canonical JSON."""
     stream_digest: Mapped[str] = mapped_column(String(80), index=True)
     position: Mapped[list[Any]] = mapped_column(Json)
-    """`[incarnation, number]` of the first message whose events are not all durable, or of the end of the lane."""
+    """The first message whose events are not all durable, or the end of the lane, as `[incarnation, number]`.
+
+    The incarnation tells a lane that was deleted and created again from its predecessor."""
     since: Mapped[datetime] = mapped_column(UtcDateTime)
     """When the watcher fell behind in the lane."""
     head: Mapped[int | None] = mapped_column(BigId)

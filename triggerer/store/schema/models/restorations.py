@@ -21,5 +21,6 @@ class Restoration(Base):
     files_read_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When all DAG files had been read after the restore. None: some are still to be read.
 
-    Until then each new watcher is set back too, because it may have been declared after the backup was made.
+    Until then, each watcher that is added is rewound to `start` too. It may be missing from the backup because it was
+    declared after the backup was made.
     """

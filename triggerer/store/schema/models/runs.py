@@ -83,8 +83,8 @@ class DagRun(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     """The number of the last attempt. A claim adds 1.
 
-    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. `hold_attempt` is an exception: it
-    keeps the number, because the delay before the next attempt grows with it.
+    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. Only `hold_attempt` does not
+    subtract 1, because the delay before the next attempt grows with this number.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""

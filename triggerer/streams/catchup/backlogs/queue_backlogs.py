@@ -90,8 +90,8 @@ def _enter(
         backlog.position = backlog.cursor = position
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
-    # Let the reader begin at once, even while a message is being stored. If the store is full, it stores the message
-    # only once the watcher has processed earlier messages. If the reader waited until then, it would wait for ever.
+    # Let the reader begin at once, even while a message is being stored. A full store gets room for this message only
+    # when the watcher has processed earlier ones. So a reader that waited for the message would wait for ever.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -274,8 +274,8 @@ class Replays:
 def _is_retryable(request: ReplayRequest, error: Exception) -> bool:
     """Return whether to try the request again.
 
-    After a restore, a stream would skip messages if it began before its request was carried out. So a request of a
-    restore is given up only if it can never be carried out.
+    After a restore, a stream must not begin before the request is carried out, because it would skip messages. So the
+    request is given up only if it can never be carried out.
     """
     if request.is_restore:
         return not isinstance(error, _Impossible)

@@ -121,8 +121,8 @@ class Rewind:
             # An earlier owner began this replay and stored the position, and has died since.
             return None
         if not is_before(self._start, backlog.position):
-            # The watcher is behind at an earlier position, and reads the replay's messages anyway. If an open
-            # re-emission covers these messages, their events are made again once, not twice.
+            # The watcher is behind at an earlier position, so it reads the replay's messages anyway. The backlog needs
+            # a change only if the replay re-emits events and no open re-emission covers these messages.
             if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)

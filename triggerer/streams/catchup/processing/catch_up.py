@@ -187,8 +187,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # In a log, the failures belong to the message at the cursor, and the reading begins again at an earlier
-                # message. In a queue, each row has its own count.
+                # Reset the count. In a log it belongs to the message at the old cursor, but the reading begins again at
+                # an earlier message. In a queue each row has a count of its own.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None
@@ -237,8 +237,8 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # No message moves the positions now. Store them here, so that users see how far the watcher is
-                    # behind.
+                    # While attempts fail without an open message, no message moves the positions. Store them here, so
+                    # that users see how far the watcher is behind.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:

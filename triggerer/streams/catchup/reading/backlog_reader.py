@@ -28,12 +28,14 @@ from triggerer.synchronization import AutoResetEvent
 _SLICE: Final = 2_000
 """The most messages that are read from memory or the store in one turn of a lane. Then the next lane has its turn."""
 _SLICE_OF_LOG: Final = 50_000
-"""The most messages that are read from the log in one turn. Opening the log costs as much as reading thousands."""
+"""The most messages that are read from the log in one turn: many, because opening the log costs as much as reading
+thousands of messages.
+"""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """The number of messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
 _BURST_S: Final = 0.00005
-"""50 µs: the size of a burst from the log is adapted, so that the filter needs about this time for a burst."""
+"""50 µs: how long the filter should need for a burst from the log. The next burst's size is adapted to this time."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without messages keeps its turn while other lanes wait.

@@ -179,8 +179,8 @@ class Handover:
         if not self._is_at_head(backlog):
             return False
         state = self._state
-        # The watcher has read the whole lane, and waits for messages. If a slow sibling causes a pause of the lane,
-        # `SlowSubscribers` must now fail the sibling. So wake `SlowSubscribers`.
+        # The watcher has read the whole lane, and waits for messages. Wake `SlowSubscribers`, which fails a sibling
+        # that holds up a waiting watcher.
         state.progress.signal_room()
         if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False

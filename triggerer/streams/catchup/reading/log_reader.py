@@ -14,7 +14,8 @@ from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""The most messages that are read ahead. The broker's next answer arrives before the filter has processed them all."""
+"""The most messages that are read ahead. Before the filter has processed this number, the broker's next answer arrives.
+"""
 _MOST_BYTES: Final = 1024 * 1024
 
 
@@ -35,7 +36,10 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The position up to which the producer has found no further message. None: it has reported no position."""
+        """The producer has found no message between the last message read and this position.
+
+        None: since that message the producer has reported no position.
+        """
         self._producer = producer
         self._lane = lane
         self._position = position

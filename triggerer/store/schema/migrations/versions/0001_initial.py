@@ -16,9 +16,9 @@ INSTANT = sa.DateTime(timezone=True)
 BY_BYTES = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 GROWING = ("asset_event", "queued_asset_event", "dag_run")
-"""Tables that take most of the inserts. They are vacuumed and analyzed after 1 or 2 % of their rows have changed.
-PostgreSQL's defaults are 20 % for vacuum and 10 % for analyze, which is millions of rows here. Until then dead rows
-would stay, and the planner would use old statistics.
+"""Tables that take most of the inserts. They are vacuumed after 1 % of their rows have changed (2 % for inserts), and
+analyzed after 2 %. With PostgreSQL's defaults (20 % and 10 %), millions of rows would change first. Until then dead
+rows would stay, and the planner would use old statistics.
 """
 HOT = ("stream", "instance", "instance_report", "watcher_position")
 """Small tables whose rows change several times a second. Half of each page stays free for new versions of its rows. So
