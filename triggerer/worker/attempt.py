@@ -107,8 +107,9 @@ class WorkerContext:
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
     file_states: FileStates
     query: Callable[..., Any]
-    """Like `QueryEvents`, but the first argument is the run's primary key. The first argument of `report` and of the
-    `on_...` callables is the run's primary key, too.
+    """Sends a query to the executor and waits for the reply, see `QueryEvents`.
+
+    The first argument is the run's primary key. `report` and the `on_...` callables have this first argument, too.
     """
     spark: SparkHolder
     output_into: Callable[[Path], AbstractContextManager[None]]

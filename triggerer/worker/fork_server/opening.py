@@ -51,7 +51,8 @@ def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warm
     """Open the driver, and tell the fork server how to attach to it. The caller then ends the process by `os._exit`.
 
     Args:
-        warms: True: make the calls that most runs begin with, so that the JVM has loaded the classes for them.
+        warms: True: make the calls that most runs begin with. Then the JVM has already loaded the classes that these
+            calls need.
     """
     driver.close_in_child()
     try:

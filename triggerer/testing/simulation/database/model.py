@@ -147,7 +147,10 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """The loads of streams that an instance read at its last heartbeat. It divides the streams by these loads."""
+    """The loads of all streams, as one instance read them at its last heartbeat.
+
+    From these loads the instance computes how many streams are its share.
+    """
 
     loads: dict[str, StreamLoad]
     instances: int
