@@ -48,8 +48,8 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def _timestamp(message: BrokerMessage) -> int | None:
-    # A Kafka message has its timestamp in milliseconds already. Computing that from `published_at` takes ten times as
-    # long.
+    # A Kafka message has its timestamp in milliseconds already. Computing the timestamp from `published_at` takes ten
+    # times as long.
     return message.timestamp if isinstance(message, KafkaMessage) else timestamp_ms(message)
 
 

@@ -217,7 +217,10 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End former attempts' applications for which no task has waited. The DAG may no longer have their tasks."""
+        """End former attempts' applications for which no task has waited.
+
+        There are such applications if, for example, the DAG no longer has their tasks.
+        """
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:

@@ -16,8 +16,8 @@ from triggerer.worker.failures import TaskTimeout
 logger = logging.getLogger("triggerer.run")
 
 _TURNS: Final = 1_000
-"""The turns of an empty loop that a thread makes to receive an exception that another thread has raised in it. Python
-looks for such exceptions in each turn, so fewer turns would do."""
+"""The number of turns of an empty loop. In this loop, a thread receives an exception that another thread has raised in
+it. Python looks for such exceptions in each turn, so the number is ample."""
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
 """The id of the task that this thread executes, if the run executes tasks side by side; None in every other thread."""
 

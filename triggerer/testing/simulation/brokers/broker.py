@@ -344,8 +344,8 @@ class Session(Consumer):
             if self._next[at] < len(lane.messages)
             and not self._is_paused(at)
             and self._rewound.get(at, now) <= now
-            # If sessions share the lanes, as in a consumer group, a session stops at once when it has lost a lane. If
-            # they do not, a session that was replaced may continue.
+            # If sessions share the lanes, as in a consumer group, a session that has lost a lane stops reading it at
+            # once. If they do not share the lanes, a session that was replaced may continue.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
 

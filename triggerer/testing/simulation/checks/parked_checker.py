@@ -192,7 +192,7 @@ class ParkedChecker:
             )
 
     def _check_single(self, row: ParkedRow) -> None:
-        """Check that a message has only one row. It may have a second row, under another key, to re-emit its events."""
+        """Check that a message has only one row, except for rows that re-emit its events under other keys."""
         for other in self.rows.values():
             is_same = other.watcher == row.watcher and other.message == row.message
             if is_same and other.key != row.key and not (other.is_reemitted or row.is_reemitted):

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 _STREAM_WAITS = "its stream waits"
-"""How the shown error of a watcher begins if its stream waits. The stream waits for room to store messages of another
-watcher."""
+"""The beginning of a watcher's error while the watcher's stream waits for room to store another watcher's messages."""
 
 
 class RestChecker:

@@ -1,6 +1,6 @@
-"""Checks rule 8 of the contract: if a subscriber makes a sibling wait, its watchers must soon fall behind.
+"""Checks rule 8 of the contract: if a subscriber makes a sibling wait, the subscriber must soon fall behind.
 
-The rule applies only to subscribers whose watchers can fall behind.
+Only groups whose watchers can fall behind are checked.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class ReadAt(NamedTuple):
 
     database: datetime
     host: datetime
-    """The instant by the host's clock, which timetables read. The clock may have been set after that instant."""
+    """The instant by the host's clock. Timetables read this clock, which may have been set after the instant."""
 
 
 class PlanningObserver(Protocol):

@@ -157,7 +157,7 @@ class TimeChecker:
     def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
         """Return a run that is due, but was not created; None if there is no such run.
 
-        The run is one that the timetable plans now, or that the timetable planned for the scheduler's last call.
+        The timetable plans the run now, or planned it when the scheduler last called the timetable.
         """
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
