@@ -48,8 +48,8 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def _timestamp(message: BrokerMessage) -> int | None:
-    # A Kafka message has its timestamp in milliseconds already. Computing that from `published_at` takes ten times as
-    # long.
+    # A Kafka message has its timestamp in milliseconds already. Computing the timestamp from `published_at` takes ten
+    # times as long.
     return message.timestamp if isinstance(message, KafkaMessage) else timestamp_ms(message)
 
 
@@ -173,9 +173,9 @@ class KafkaRangeTrigger(BaseEventTrigger):
     as the events. The position stays if the trigger's arguments change. The watcher joins no consumer group.
 
     Each new offset is in exactly one event of a watcher, with two exceptions. If retention has deleted offsets before
-    they were in an event, the next event has their number as `deleted`. If a log lost its end, the brokers give the
-    lost offsets to new messages. The next event then has `rewound_from`. The offsets from its `from` up to its
-    `rewound_from` were in earlier events already, for the lost messages.
+    they were in an event, the next event has their count as `deleted`. If a log lost its end, the brokers give the lost
+    offsets to new messages. Then the next event has `rewound_from`: the offsets from `from` up to `rewound_from` were
+    in earlier events already, where they stood for the lost messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.

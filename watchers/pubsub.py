@@ -71,9 +71,11 @@ class PubSubEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        """Return the stream key, with the subscription's name in place of a path in the connection's own project.
+        """Return the stream key.
 
-        All processes must compute equal keys. So a process that cannot read the connection raises an error.
+        If the subscription is given by a path in the connection's own project, the key has the subscription's name in
+        place of the path. All processes must compute equal keys. So a process that cannot read the connection raises an
+        error.
 
         Raises:
             ConfigurationError: The subscription is a path, and the connection cannot be read.

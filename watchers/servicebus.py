@@ -38,7 +38,7 @@ class ServiceBusEventTrigger(MessageTrigger):
     """Fires for each message of a queue, or of a subscription of a topic, that meets `match`.
 
     Watchers with equal queue, topic, subscription and connection share a stream. When the stream is opened, it finds
-    out whether the entity has sessions.
+    out whether the queue or the subscription has sessions.
 
     Args:
         queue: The name of a queue, or the path of a subscription: `<topic>/subscriptions/<subscription>`.

@@ -74,11 +74,13 @@ class SqsEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        """Return a key with the queue's identity, which depends on the connection if the queue is given by its URL.
+        """Return a key with the queue's identity.
+
+        If the queue is given by its URL, the identity depends on the connection. All processes must compute equal keys.
+        So a process that cannot read the connection raises an error.
 
         Raises:
-            ConfigurationError: The connection cannot be read. All processes must compute the same key, so a process
-                that cannot read the connection must not make a key without it.
+            ConfigurationError: The queue is given by its URL, and the connection cannot be read.
         """
         return ("sqs", self.connection, self._identity())
 

@@ -137,7 +137,8 @@ class _Sink:
         ordinal: int,
     ) -> None:
         if not source.watchers:
-            # The watcher was rewound after the raw event had been sent to its filter, so the event is dropped.
+            # The trigger's watcher was rewound while the raw event was on its way to the filter. Such an event counts
+            # for no watcher, so drop it.
             event.complete(None)
             return
         view = self._views[source.watchers[0].watcher_id]
@@ -365,7 +366,7 @@ class StreamHarness:
         Args:
             start: Read messages that were published at this instant or later. None reads from the earliest message on.
             reemit: Create events again for messages that already have events. The harness stores no keys, so it shows
-                these events in any case.
+                these events even if `reemit` is false.
         """
         self._replays += 1
         watcher_id = view.member.source.watchers[0].watcher_id

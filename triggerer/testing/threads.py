@@ -1,4 +1,4 @@
-"""Waits for threads that work for the event loop. The loop looks idle until they answer, which takes real time."""
+"""Waits, in real time, for threads that work for the event loop. Until the threads answer, the loop looks idle."""
 
 from __future__ import annotations
 

@@ -107,8 +107,9 @@ class WorkerContext:
     """True: a run whose DAG file does not load is queued again. False: the run fails."""
     file_states: FileStates
     query: Callable[..., Any]
-    """Like `QueryEvents`, but the first argument is the run's primary key. The first argument of `report` and of the
-    `on_...` callables is the run's primary key, too.
+    """Sends a query to the executor and waits for the reply, see `QueryEvents`.
+
+    The first argument is the run's primary key. `report` and the `on_...` callables have this first argument, too.
     """
     spark: SparkHolder
     output_into: Callable[[Path], AbstractContextManager[None]]
@@ -216,7 +217,10 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End former attempts' applications for which no task has waited. The DAG may no longer have their tasks."""
+        """End former attempts' applications for which no task has waited.
+
+        There are such applications if, for example, the DAG no longer has their tasks.
+        """
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:

@@ -66,8 +66,8 @@ class SessionLaunches:
     def begin(self) -> str | None:
         """Report the next session, and return its tag. None: the session is on no server, and ends with this process.
 
-        The store has known the first session's tag since the executor claimed the run. The attempt opens a further
-        session if a session has died.
+        The first session is reported as running, because the store has known its tag since the executor claimed the
+        run. If a session has died, the attempt opens a further session, which is reported before it is opened.
         """
         if not self.are_remote:
             return None

@@ -152,7 +152,9 @@ def make_folder(folder: Path, *, like: Path) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Make new names and renames in a directory survive a power failure, if its file system can do so.
+    """Write the names in a directory to the disk, so that new files and renames survive a power failure.
+
+    On a file system that cannot do so, the call has no effect.
 
     Raises:
         OSError: The names could not be written.

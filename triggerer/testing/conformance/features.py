@@ -22,7 +22,7 @@ class Feature(StrEnum):
     LOCK_RENEWAL = "lock_renewal"
     """While a producer is open, no other producer receives its messages in flight, even after `lock_s`."""
     SEEK = "seek"
-    """The committed position can be set back. The messages that then come again have their former idempotency keys."""
+    """The committed position can be set back. Each message that comes again has the same idempotency key as before."""
     IDEMPOTENCY = "idempotency"
     """`get_idempotency_key` differs between messages and does not change across redeliveries."""
     RECREATION = "recreation"
@@ -45,7 +45,8 @@ class Feature(StrEnum):
     `load_event` and `get_idempotency_key`. The suite also tests `get_size` if `sizes` is declared, and the method
     `dead_letter` if `dead_letter` is declared. A log whose messages can be parked can declare this feature too."""
     STATE = "state"
-    """The producer keeps its position in the store. If it does not override `use_state`, the cases are skipped."""
+    """The producer keeps its position in the store. The suite skips the cases of this feature for a producer that does
+    not override `use_state`."""
 
 
 class RunsCases(Protocol):

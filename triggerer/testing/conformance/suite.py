@@ -31,8 +31,10 @@ class ProducerSuite:
     lock_s: ClassVar[float] = 0.2
     """For the feature `lock_renewal`: how many seconds a lock lasts unless it is renewed."""
     cancel_at: ClassVar[Iterable[int]] = range(1, 100)
-    """The awaits (1: the first) at which the cancellation cases cancel a call. A case ends at the first await that the
-    call does not reach."""
+    """The numbers of the awaits at which a cancellation case cancels a call; 1 is the call's first await.
+
+    A case tries the numbers in order, and ends at the first await that the call does not reach.
+    """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -61,7 +63,10 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def publish_unordered(self, values: Sequence[str]) -> None:
-        """Send messages without order, each in its own lane. Only for the feature `queue`, if the source allows it."""
+        """Send messages without order, each in its own lane.
+
+        Only cases for the feature `queue` need this. Do not override it if the source orders all messages.
+        """
         raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
 
     async def committed(self, lane: int = 0) -> int:
@@ -77,7 +82,10 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def recreate(self) -> None:
-        """For the feature `recreation`: delete the source, and create it again under its name. No producer is open."""
+        """For the feature `recreation`: delete the source, and create it again under its name.
+
+        No producer is open when the suite calls this.
+        """
         raise NotImplementedError
 
     async def seek(self, position: int, lane: int = 0) -> None:

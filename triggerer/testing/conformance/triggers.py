@@ -130,8 +130,8 @@ class TriggerConformance:
 
     @case()
     async def test_equal_triggers_have_equal_keys(self) -> None:
-        # Keep both triggers alive. Otherwise the second may get the first one's address, and keys made of addresses
-        # look equal.
+        # Keep both triggers alive. If the first were freed, the second could get the same address. Then keys that
+        # contain addresses would look equal.
         triggers = [self.new_trigger(), self.new_trigger()]
         one, two = (trigger.shared_stream_key() for trigger in triggers)
         assert one == two

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
-"""The most steps after the faults of a seed, for each 1,200 s of the virtual time that L1 allows."""
+"""The most steps after the faults of a seed, for each 1,200 s of the time limit. Rule L1 sets the time limit for all
+remaining work, in virtual time."""
 _COLLECT_EVERY = 1000
 """The number of steps from one garbage collection to the next."""
 
@@ -229,8 +230,8 @@ class Supervisor:
             raise Violation("L3", f"streams are opened again and again: {reason}")
         if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
-        # A lease lasts longer if the database's clock was set back. Until the lease ends, blocked lanes are tried again
-        # and again, and each attempt takes steps.
+        # Allow more steps if more time is allowed. For example, a lease lasts longer if the database's clock was set
+        # back. Until the lease ends, blocked lanes are tried again and again, and each attempt takes steps.
         most = round(_STEPS_AFTER_FAULTS * bound / 1200.0)
         if self.world.steps > self._limit + most:
             raise Violation("L3", f"{most} steps after the last fault: {reason}")

@@ -93,8 +93,8 @@ class Control:
             kind, fields = orjson.loads(body)
             return Message(str(kind), dict(fields), list(descriptors))
         except (ValueError, TypeError):
-            # Users' code has written into the connection, probably by accident. Return an empty kind, which the fork
-            # server refuses.
+            # Users' code has written into the connection, probably by accident. Return a message with an empty kind,
+            # which the fork server refuses.
             return Message("", {}, list(descriptors))
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class _ReadElsewhere:
         return bool(self._ask(0.0)["is_out_of_memory"])
 
     def close_ours(self) -> None:
-        """Do nothing: a second start of the JVM may need the pipe, and the end of this process closes it soon."""
+        """Do nothing: a second start of the JVM may need the pipe. The pipe closes when this process ends, soon."""
 
     def wait_for_end(self, timeout_s: float) -> None:
         self._ask(timeout_s)
@@ -51,7 +51,8 @@ def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warm
     """Open the driver, and tell the fork server how to attach to it. The caller then ends the process by `os._exit`.
 
     Args:
-        warms: True: make the calls that most runs begin with, so that the JVM has loaded the classes for them.
+        warms: True: make the calls that most runs begin with. Then the JVM has already loaded the classes that these
+            calls need.
     """
     driver.close_in_child()
     try:

@@ -40,7 +40,8 @@ _INSTALLED_IN: Final = tuple(
 def importable_ahead(names: Iterable[str]) -> list[str]:
     """Return the modules of a run that the fork server is allowed to import for later runs.
 
-    The result has no module of the user's, because such a module may change, or start threads, which no fork copies.
+    The result has no modules of users. Such a module may change. It may also start threads, and a fork copies no
+    threads.
     """
     return [
         name

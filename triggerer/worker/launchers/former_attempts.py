@@ -1,8 +1,8 @@
 """Stops the launches that the dead attempts of a run left on Spark.
 
-The next attempt does this before it executes the user's code. It leaves a `SparkApplication` in cluster mode running:
-the application's task will wait for it instead of submitting another one. If the run has ended, the executor's
-`LeftLaunches` stops the launches, in a process of its own (`launchers.main`).
+The next attempt stops the launches before it executes the user's code. There is one exception: a `SparkApplication` in
+cluster mode continues to run. Its task will wait for this application, and submit no other one. If the run has ended,
+the executor's `LeftLaunches` stops the launches, in a separate process (`launchers.main`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 A commit stores the output's token and moves the draft's rows to the target, in one transaction. The token is a primary
 key, so the commit fails if another try has stored the token. Spark's connection commits after each call, so one call
-must do both. PostgreSQL does both in one statement. Most databases accept several statements in one call, so both
-statements are sent together, between BEGIN and COMMIT. Derby and SQLite get a trigger that moves the rows when the
-token is stored.
+must store the token and move the rows:
+
+- PostgreSQL does this in one statement.
+- Most databases accept several statements in one call. They get two statements between BEGIN and COMMIT.
+- Derby and SQLite get a trigger that moves the rows when the token is stored.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ class HadoopFiles:
 
 def _write(stream: Any, text: str) -> None:
     stream.write(bytearray(text.encode()))
-    # After an error the stream stays open, because closing it would end the upload, and create the object with only a
-    # part of the text.
+    # If `write` fails, the stream must stay open. Closing the stream would end the upload, and create the object with
+    # only a part of the text.
     stream.close()
 
 

@@ -1,7 +1,7 @@
 """`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit cherry-picks it.
 
-The snapshot has the output's name as Iceberg's `wap.id`. Iceberg refuses to pick a second snapshot with the same
-`wap.id`, in the commit itself. So two tries that are alive at once cannot both succeed.
+The snapshot has the output's name as Iceberg's `wap.id`. If a snapshot with this `wap.id` was picked already, Iceberg
+refuses the pick. Iceberg checks this in the commit itself, so two tries that are alive at once cannot both succeed.
 
 Branches need Iceberg's SQL extensions. Without the extensions, the rows are appended directly, once two checks have
 passed: no snapshot of the table has the output's name, and the service answers that this attempt is the current one.

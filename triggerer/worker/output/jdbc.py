@@ -167,8 +167,8 @@ def _drop_drafts(
         for drop in output.drop(found, is_written=is_written):
             connection.execute(drop)
     except Exception:
-        # The rows are written, or the write has failed and the user needs its error. The next write to the table drops
-        # the drafts.
+        # Only log this error. Either the rows are written, or the write has failed and the user needs the error of the
+        # write. The next write to the table drops the drafts.
         logger.exception("a draft table could not be dropped")
 
 

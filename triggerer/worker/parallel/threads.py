@@ -16,7 +16,8 @@ from triggerer.worker.failures import TaskTimeout
 logger = logging.getLogger("triggerer.run")
 
 _TURNS: Final = 1_000
-"""More turns than an exception of another thread needs to arrive. Python looks for such exceptions in each turn."""
+"""The number of turns of an empty loop. In this loop, a thread receives an exception that another thread has raised in
+it. Python looks for such exceptions in each turn, so the number is ample."""
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
 """The id of the task that this thread executes, if the run executes tasks side by side; None in every other thread."""
 
@@ -24,8 +25,8 @@ own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", defau
 def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
     """Raise an exception in another thread once that thread executes Python code.
 
-    The exception cannot be withdrawn. Python has a call for it, but after this call Python 3.11 hangs in the next
-    function that a debugger or a coverage tool traces, in any thread.
+    The exception cannot be withdrawn. Python has a call that withdraws it, but this call must not be used: after it,
+    Python 3.11 hangs in the next function that a debugger or a coverage tool traces, in any thread.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind)

@@ -123,7 +123,10 @@ class ApplicationSubmitter:
         arguments: Sequence[Any],
         environment: Mapping[str, str],
     ) -> None:
-        """Run a Python file as a client of the server. Other processes can compute the session's id from the tag."""
+        """Run a Python file as a client of the Spark Connect server.
+
+        The session's id is computed from the tag, so other processes can find the session.
+        """
         remote = self.settings.remote or ""
         handle = Handle(tag, session_id_of(tag))
         launcher = launcher_named(CONNECT_LAUNCHER, self.settings)

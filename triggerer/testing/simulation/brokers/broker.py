@@ -268,7 +268,7 @@ class Session(Consumer):
         return pause is not None and not pause.fetched
 
     def redeliver_later(self, delivery: Delivery) -> None:
-        """Deliver the message again after a delay. Does nothing if the lane was assigned again since its delivery."""
+        """Deliver the message again after a delay. Does nothing if its lane was assigned again after this delivery."""
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(
@@ -344,8 +344,8 @@ class Session(Consumer):
             if self._next[at] < len(lane.messages)
             and not self._is_paused(at)
             and self._rewound.get(at, now) <= now
-            # A member of a consumer group learns at once that it has lost the lane. Any other consumer that was
-            # replaced may continue.
+            # If sessions share the lanes, as in a consumer group, a session that has lost a lane stops reading it at
+            # once. If they do not share the lanes, a session that was replaced may continue.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
 

@@ -216,7 +216,11 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.acknowledge(delivery)
 
     def _position(self, delivery: Delivery) -> int:
-        """Return the offset of the lane's first message that is not done, in the generation of this delivery."""
+        """Return the offset of the lane's first message that is not done.
+
+        A message counts as done only if it was done under the same assignment of the lane as this delivery, see
+        `Delivery.generation`.
+        """
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position
         while position in done:

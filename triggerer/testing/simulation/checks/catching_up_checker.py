@@ -53,7 +53,7 @@ class CatchingUpChecker:
         self._fail = fail
         self._answered = answered
         self._derived: dict[tuple[int, str], int] = {}
-        """The number of events that a filter yielded, by watcher and message, for messages that a filter has passed."""
+        """By watcher and message, for each message that a filter has passed: how many events the filter yielded."""
         self._claimed: dict[int, dict[str, Message]] = {}
         """By watcher: the messages that the watcher had to resolve and that the broker has advanced past."""
         self._excused: set[tuple[int, str]] = set()
@@ -80,7 +80,7 @@ class CatchingUpChecker:
         self._advanced: dict[tuple[str, int], set[int]] = {}
         """By topic and lane, the offsets of messages whose advance has returned, with any outcome."""
         self._comes_again: set[str] = set()
-        """Messages of logs that failed for the whole cohort, so that the broker redelivers them to all watchers."""
+        """The messages of a log that failed for their whole cohort. The broker redelivers them to all watchers."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
         """By watcher and lane: the number of the last broadcast at which the watcher still had a stored message."""
 
@@ -198,8 +198,9 @@ class CatchingUpChecker:
     def _came_later(self, watcher: int, message: Message) -> bool:
         """Whether the watcher came to the lane after the message was done, and has a position past the message.
 
-        The other watchers had finished the message before this watcher had to resolve any message of the lane. If the
-        other watchers' advance was lost, the broker delivers the message again. This watcher need not get it.
+        In this case, the other watchers had finished the message before this watcher had to resolve any message of the
+        lane. If the advance past the message was lost, the broker delivers the message again. This watcher need not get
+        the message.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -258,8 +259,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # A rewind is under way. Until all of its rows are durable, a new owner would repeat the rewind, so its rows
-            # may change in any way.
+            # A rewind is under way. A new owner of the stream would repeat the rewind until all rows of the rewind are
+            # durable. So until then, these rows may change in any way.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:

@@ -40,8 +40,8 @@ class Violation(AssertionError):
 class Checker:
     """Records what happened, and the first violation.
 
-    The runtime calls the models, and would catch an error that the checker raised there. So the checker only records a
-    violation, and the supervisor raises it before the next step.
+    The runtime calls the models, and the models call the checker. If the checker raised an error, the runtime would
+    catch it. So the checker only records a violation, and the supervisor raises the violation before the next step.
     """
 
     def __init__(self) -> None:
@@ -127,9 +127,9 @@ class Checker:
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # If any trigger failed the message, the broker delivers it again to all watchers. So a trigger with several
-        # watchers may ack the message once one of them has accepted it. Another of them may still have a backlog in the
-        # lane.
+        # If any trigger failed the message, the broker delivers the message again to all watchers. So a trigger with
+        # several watchers may ack the message after only one of its watchers has accepted it. Its other watchers, which
+        # may have a backlog in the lane, get the message again.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -153,8 +153,8 @@ class Checker:
             )
         }
         if self.catching_up.is_on and outcome.failed:
-            # A watcher that fails alone falls behind, and its failure is not in the outcome. So this message failed for
-            # all watchers, or follows a message that failed for all.
+            # If watchers can fall behind, the outcome does not show the failure of a single watcher: that watcher falls
+            # behind. So in this case, this message or an earlier message of the lane has failed for all watchers.
             for_all = outcome.failed == count or self.catching_up.falls_behind
             self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
         fails_too = self.catching_up.broadcasts.fails_too(delivery)

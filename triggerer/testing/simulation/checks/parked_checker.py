@@ -65,8 +65,8 @@ class ParkedChecker:
         - the key of the message that the filter got after the probe, or None
         - the catch-up (see `by` in `on_given`)
 
-        If the attempt passes, the filter may get the next message before the position moves. So `on_given` also
-        compares the keys.
+        If the filter passes the message, it may get the next message before the position moves. So `on_given` compares
+        the messages' keys too, and not only the positions.
         """
 
     # Filters
@@ -172,7 +172,10 @@ class ParkedChecker:
             self._fail("S9", f"{total} bytes are parked, the bound is {bounds.total_bytes}")
 
     def _check_evidence(self, row: ParkedRow) -> None:
-        """Check that a parked message is hopeless, or has failed too often while its watcher has passed a probe."""
+        """Check that a parked message is hopeless, or has failed too often.
+
+        In the second case, the watcher must have passed a probe since it first got the message.
+        """
         at = row.watcher, row.message
         if self._is_hopeless(*at):
             return
@@ -189,7 +192,7 @@ class ParkedChecker:
             )
 
     def _check_single(self, row: ParkedRow) -> None:
-        """Check that a message has only one row. It may have a second row, under another key, to re-emit its events."""
+        """Check that a message has only one row, except for rows that re-emit its events under other keys."""
         for other in self.rows.values():
             is_same = other.watcher == row.watcher and other.message == row.message
             if is_same and other.key != row.key and not (other.is_reemitted or row.is_reemitted):

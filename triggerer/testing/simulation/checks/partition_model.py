@@ -51,13 +51,15 @@ class Keyed:
     mappers: tuple[str, str]
     """The mappers of `a` and `b`.
 
-    - `same`: the identity.
-    - `all`, `two`, `late`: months to quarters. A quarter is due with all its months, with two of them, or some time
-      after its end.
-    - `regions`: due with both regions, or with one of them some time after the first event.
+    - `same`: a key to itself.
+    - `all`: months to quarters. A quarter is due with all its months.
+    - `two`: months to quarters. A quarter is due with two of its months.
+    - `late`: months to quarters. A quarter is due with all its months, or with one of them some time after its end.
+    - `regions`: regions to `world`, which is due with both regions, or with one of them some time after its event.
     - `months`: a quarter to its months.
-    - `hour`, `hour two`, `hour late`: minutes to hours. An hour is due with events of one of its minutes, with events
-      of two, or some time after its end.
+    - `hour`: minutes to hours. An hour is due with one of its minutes.
+    - `hour two`: minutes to hours. An hour is due with two of its minutes.
+    - `hour late`: minutes to hours. An hour is due with one of its minutes, some time after the end of the hour.
     """
 
     @property

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 
 _STREAM_WAITS = "its stream waits"
-"""The beginning of the error that is shown for a watcher whose stream waits for room for another watcher's messages."""
+"""The beginning of a watcher's error while the watcher's stream waits for room to store another watcher's messages."""
 
 
 class RestChecker:
-    """Finds rows, states and backlogs that a stream's owner could have deleted after advances that the owner knows of.
+    """Finds rows, states and backlogs that a stream's owner should have deleted.
+
+    The owner must delete what is no longer needed after the advances that the owner knows of.
 
     Args:
         fail: Called with the broken rule and the details.
@@ -86,8 +88,8 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # A watcher may stay behind for ever: at a message whose events the store refuses. Its row then has a position
-        # before the lane's end.
+        # The watchers that stay behind for ever, each at a message whose events the store refuses. The row of such a
+        # watcher has a position before the lane's end.
         behind = {
             at
             for at, row in rows.items()
@@ -110,8 +112,8 @@ class RestChecker:
     ) -> Iterator[str]:
         """Yield a text for each position whose row is left, although this owner has advanced the broker past it.
 
-        Only advances after the row was written count. The owner does not know of earlier advances, so a row that only
-        earlier advances have passed stays until the lane's next message.
+        Advances count only from the time when the row was written, because the owner does not know of earlier ones. If
+        the broker had already advanced past the position by then, the row may stay until the lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)

@@ -1,4 +1,7 @@
-"""Checks rule 8 of the contract: a subscriber that can fall behind must soon do so if it makes a sibling wait."""
+"""Checks rule 8 of the contract: if a subscriber makes a sibling wait, the subscriber must soon fall behind.
+
+Only groups whose watchers can fall behind are checked.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class ReadAt(NamedTuple):
 
     database: datetime
     host: datetime
-    """The instant by the host's clock, which timetables read. The clock may have been set after that instant."""
+    """The instant by the host's clock. Timetables read this clock, which may have been set after the instant."""
 
 
 class PlanningObserver(Protocol):
@@ -147,7 +147,10 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """The loads of streams that an instance read at its last heartbeat. It divides the streams by these loads."""
+    """The loads of all streams, as one instance read them at its last heartbeat.
+
+    From these loads the instance computes how many streams are its share.
+    """
 
     loads: dict[str, StreamLoad]
     instances: int

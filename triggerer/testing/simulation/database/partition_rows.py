@@ -15,7 +15,8 @@ class Partitions:
     """All stored rows of partition keys for one DAG."""
 
     queue: dict[int, int | None] = field(default_factory=dict)
-    """By event in the DAG's queue: its run, `DIVIDED` once it has shares, or None while it waits."""
+    """By event in the DAG's queue: the run that took the event, or `DIVIDED` once the event has shares. None: the event
+    waits."""
     shares: dict[tuple[str, int], int | None] = field(default_factory=dict)
     """By key and event: the run that took the event's share, or None while the share waits."""
     parts: dict[tuple[str, int, str], datetime] = field(default_factory=dict)

@@ -48,7 +48,11 @@ class PlanningWrites:
         self._taken_by: dict[tuple[str, int], int] = {}
         """By DAG and event, the run that takes the event."""
         self._next_runs: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
-        """For each DAG: its id, its next run, when its runs were created or None, and when the next run was decided."""
+        """For each DAG, four values: the DAG's id, its next run, and two instants.
+
+        The first instant is when this transaction created runs of the DAG; None: it created none. The second is when
+        the next run was decided.
+        """
         self._changed: list[tuple[Dag, DagState]] = []
         self._read_at: ReadAt | None = None
 

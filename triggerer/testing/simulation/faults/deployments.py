@@ -39,7 +39,10 @@ class Deployments:
 
     def __init__(self, world: DeployedWorld) -> None:
         self.is_under_way = False
-        """True from the beginning of a deployment to its last message. Only then do classes take time to load."""
+        """True from the beginning of a deployment to the last of the messages that follow it.
+
+        Classes take time to load while this is true, and at no other time.
+        """
         self._random = Random(f"{world.scenario.seed}/what is deployed")
         self._world = world
 

@@ -59,7 +59,7 @@ class Poison:
         return not self._is_poison(watcher, key)
 
     def _is_poison(self, watcher: int, key: str) -> bool:
-        """Whether a message is poison for the watcher now. False also if no filter has got the message yet."""
+        """Whether a message is poison for the watcher now. Until a filter has got the message, the answer is False."""
         affected, until = self._of.get(key, (watcher, -math.inf))
         if affected != watcher or until <= self.now():
             return False

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE: Final = 12
 """The most messages in a flood."""
 _AFTER_FAULTS_S: Final = 5.0
-"""After the faults, the average time until the operator decides again. Decisions make room for a waiting stream."""
+"""After the faults, the average time between two rounds of the operator's decisions. These rounds continue, because a
+stream may wait until a decision makes room for its messages."""
 
 
 class TidiedWorld(Protocol):

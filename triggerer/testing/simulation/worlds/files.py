@@ -37,7 +37,7 @@ class Files:
         self.random = Random(f"files {seed}")
         self.by_path: dict[str, File] = {}
         self.stored: dict[str, datetime | None] = {}
-        """The files whose watchers are stored, each with the time since which it is missing, or None if it exists."""
+        """The files whose watchers are stored, each with the time when the file went missing. None: the file exists."""
         self.is_reading: Callable[[], bool] = lambda: True
         """Whether the current `FileReader` has files to read."""
         self.on_change: Callable[[], None] = lambda: None

@@ -59,7 +59,8 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # Raise an error unless the class has been loaded. The loaded class is only a placeholder (see `_load`).
+        # If the class has not been loaded, `result` raises an error. Ignore the result: it is a placeholder (see
+        # `_load`).
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
@@ -346,7 +347,10 @@ class Instance:
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Check that a released stream has got more triggers, unless the instance owns more than its share (L4)."""
+        """Check the reason for which an instance releases streams (L4).
+
+        Either the instance owns more than its share of the streams, or each released stream has got more triggers.
+        """
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key

@@ -14,7 +14,8 @@ from types import NoneType
 from typing import Any, Final
 
 MAX_FIELDS: Final = 1000
-"""The most fields of all structs together. If an object's keys are ids, each key would otherwise become a column."""
+"""The most fields of all structs together. Without this bound, an object whose keys are ids would become a struct with
+a field for each id."""
 MAX_DEPTH: Final = 32
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 

@@ -166,7 +166,7 @@ def _ask(command: Path) -> dict[str, str]:
 def java_home_for_spark(java: Java, directory: Path) -> Path:
     """Return a JAVA_HOME whose `bin/java` accepts the arguments of Spark's launcher.
 
-    Usually this is the runtime's own home. If the runtime lacks the vector module, or would refuse our archive of
+    Usually this is the home of `java` itself. If this Java lacks the vector module, or would refuse our archive of
     classes, the result is a folder below `directory`. A script in this folder corrects the arguments.
 
     Raises:

@@ -309,8 +309,8 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
     if named := settings.conf.get("spark.pyspark.python"):
         variables["PYSPARK_PYTHON"] = named
     elif "PYSPARK_PYTHON" not in os.environ:
-        # With a local master, Spark executes Python functions in this Python, not in the first on PATH. The machines of
-        # a cluster may have Python under another path.
+        # With a local master, let Spark execute Python functions in this Python, and not in the first Python on PATH.
+        # With a cluster, set no path, because its machines may have Python under another path.
         variables["PYSPARK_PYTHON"] = sys.executable if is_local(master_of(settings)) else None
     return variables
 

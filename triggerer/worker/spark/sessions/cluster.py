@@ -134,8 +134,8 @@ def release_executors(session: SparkSession) -> None:
     if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
         return
     backend = _scala(session.sparkContext).schedulerBackend()
-    # Wait until Spark has withdrawn its requests for executors. Otherwise the cluster would replace the killed
-    # executors. Spark checks ten times a second whether it still has work.
+    # Wait until Spark has withdrawn its requests for executors. If it still had requests, the cluster would replace the
+    # executors that are killed below. Spark checks ten times a second whether it still has work.
     if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
         return
     # SparkContext.killExecutors refuses during dynamic allocation, so call the scheduler's backend.

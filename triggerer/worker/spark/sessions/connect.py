@@ -107,7 +107,8 @@ def close_connect(session: SparkSession) -> bool:
     with _without_retries(session):
         if endpoint is not None and not remote.is_stopped and is_reachable(endpoint):
             is_released = _release(session)
-        # `stop` closes the client. It would also release the session again, and hide a failure of the release.
+        # `stop` must only close the client. By default it would also release the session again, and hide a failure of
+        # the first release.
         remote.release_session_on_close = False
         session.stop()
     os.environ.pop(_MODE_VARIABLE, None)

@@ -275,8 +275,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # For a run in `ours` without a worker, a result is being written. If the result is of an older attempt,
-            # nobody executes the current attempt, and only another sweep can find that.
+            # Some runs in `ours` have no worker, because their results are being written. If such a result is of an
+            # older attempt, nobody executes the current attempt. Only another sweep can find that.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

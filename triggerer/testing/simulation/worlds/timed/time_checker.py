@@ -155,7 +155,10 @@ class TimeChecker:
         )
 
     def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
-        """Return a due run that does not exist. The timetable plans it now, or planned it when it was last called."""
+        """Return a run that is due, but was not created; None if there is no such run.
+
+        The timetable plans the run now, or planned it when the scheduler last called the timetable.
+        """
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
         past = [run for run in runs if _moment_of(dag, run) <= here + _CLOCK_STEP]

@@ -1,8 +1,8 @@
 """PySpark's daemon for Python workers, in a process group that the kernel kills together with our worker's group.
 
-PySpark's own daemon makes a separate group. It stops its Python workers once it notices that the JVM is gone, which
-takes seconds on a busy machine. But when the lease of our executor ends, all its processes must die at once, even if
-they get no processor time (`triggerer.executor.lease.lease_guard`).
+PySpark's own daemon makes a separate group. It stops its Python workers once it notices that the JVM is gone. On a busy
+machine it takes seconds to notice. But when our executor's lease ends, all processes of the executor must die at once,
+even if they get no processor time (`triggerer.executor.lease.lease_guard`).
 
 `spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. triggerer need not be
 installed in the Python that runs this module.
