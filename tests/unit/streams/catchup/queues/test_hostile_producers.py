@@ -26,7 +26,10 @@ from triggerer.streams.pending_limit import PendingLimit
 
 
 class HostileScene(Scene):
-    """The watcher "well" derives no event from the message "bad", so the runtime needs no key for such an event."""
+    """A scene whose producer raises when it is asked for the key of "bad", or for any position if `is_lost` is set.
+
+    The watcher "well" derives no event from "bad", so the runtime does not need the key of "bad" for this watcher.
+    """
 
     def __init__(self) -> None:
         super().__init__()
