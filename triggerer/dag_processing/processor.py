@@ -48,7 +48,7 @@ class DagProcessor:
 
     Stored definitions stay, with an error, while their file is broken, or while its folder is gone or unreadable. The
     definitions of a missing file stay for `removal_grace`. A file that defines less than before may be half-written,
-    so its definitions stay until the file has been unchanged for two seconds. Nothing is written if nothing changed.
+    so its former definitions stay until it has been unchanged for two seconds. Nothing is written if nothing changed.
 
     Args:
         wakeups: Unused, because the transaction that writes a change announces it.

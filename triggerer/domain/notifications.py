@@ -28,7 +28,8 @@ NOTIFIED: Final = tuple(event.value for event in Event)
 QUIET: Final = timedelta(minutes=10)
 """The least time between two messages about one object."""
 MOST_SINGLE: Final = 5
-"""The most objects that get a message of their own within `QUIET`. If more are due, all due objects share a digest."""
+"""The most watchers and DAGs that get a notification of their own within `QUIET`. If more are due, all of those that
+are due share one digest."""
 
 
 @dataclass(frozen=True, slots=True)
