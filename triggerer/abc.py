@@ -478,7 +478,7 @@ class BaseTrigger(ABC):
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
-    """A trigger that reports every occurrence, instead of only waiting for one. So it may drive an `AssetWatcher`.
+    """A trigger that reports every occurrence, and does not end after the first. So it may drive an `AssetWatcher`.
 
     A subclass need not call `super().__init__()`. It implements one of these sets of methods:
 

@@ -98,7 +98,8 @@ class DagProcessor:
         self._gone_at: dict[str, float] = {}
         """Missing files that do not count as deleted yet, and the time when each was first missed."""
         self._changing: dict[str, float] = {}
-        """Files that have just changed or import such a file, and the time until which they may be half-written."""
+        """Files that have just changed, and files that import these; with the time until which a file may be
+        half-written."""
         self._withheld: set[str] = set()
         """The changing files that define less than before. The store keeps their former definitions."""
         self._writing: frozenset[str] = frozenset()

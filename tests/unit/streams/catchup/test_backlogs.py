@@ -77,7 +77,10 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """If the cursor is behind a gap, the store gets the position before the gap, so a later owner finds the gap."""
+    """A gap is a range of positions without messages. If the cursor is after a gap, the position before it is stored.
+
+    So a later owner of the stream finds the gap.
+    """
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)

@@ -103,7 +103,7 @@ async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_rea
 
 
 async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutEnds) -> None:
-    """In an earlier version such a log counted as read to its end, and its reader gave up the slot for minutes."""
+    """In an earlier version, a late answer counted as the end of the log. The reader gave up its slot for minutes."""
     scene.producer = Slow
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
