@@ -94,7 +94,7 @@ class AdvanceOutcome:
 
     Attributes:
         unread: How many of the `failed` subscribers were present but had not pulled the event, for example because
-            their filters raised at an earlier event. If `failed` counts no other subscriber, `blames_event` is False.
+            their filters raised at an earlier event. If all failed subscribers are unread, `blames_event` is False.
         is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
             not dead-letter it.
     """
@@ -112,7 +112,10 @@ class AdvanceOutcome:
 
     @property
     def blames_event(self) -> bool:
-        """True if the failure counts against the event: a failed subscriber had pulled the event, or was absent."""
+        """True if a failed subscriber had pulled the event, or was absent (its filter did not run).
+
+        Such a failure counts against the event.
+        """
         return self.failed > self.unread
 
 
@@ -144,7 +147,9 @@ class SharedStreamSelector:
 
 
 class StreamState(ABC):
-    """The position of a stream whose source does not store one. The service's database stores it, as one JSON value.
+    """The position of a stream, stored by the service's database as one JSON value.
+
+    It is for sources that do not store the positions of their readers.
 
     The state exists as long as the stream has a watcher, whichever instance owns the stream.
     """
@@ -173,10 +178,11 @@ class StreamState(ABC):
 
 
 class StoreMark(ABC):
-    """The newest mark of a stream. The service's database has stored it, and renews it every few seconds.
+    """The newest mark of a stream: a text that the service stores in its database, and renews every few seconds.
 
-    If a position at the broker has a newer mark than the database, the database was restored from a backup. A stream
-    that continued at this position would skip messages whose events the backup lacks.
+    The producer stores the mark with each position at the broker. If a position has a newer mark than the database, the
+    database was restored from a backup. A stream that continued at this position would skip messages whose events the
+    backup lacks.
     """
 
     @property
@@ -258,9 +264,10 @@ class SharedStreamProducer(ABC):
     async def run(self) -> None:  # noqa: B027  (an optional hook)
         """Work concurrently with the poll, for instance to renew locks or to receive messages. Off by default.
 
-        Awaited once, in a separate task, as soon as `open_stream` is first iterated. After a restore of the database it
-        is awaited earlier, because the poll first waits until the watchers are rewound. Returning or raising ends the
-        group. While a stopping group waits for its outstanding events, the method continues.
+        Awaited once, in a separate task, when the group starts. Usually `open_stream` is first iterated at that time,
+        too. But after a restore of the database, the poll waits until the watchers are rewound before it iterates
+        `open_stream`. Returning or raising ends the group. While a stopping group waits for its outstanding events, the
+        method continues.
 
         Cancellation: When the group ends, before `aclose`.
         """
@@ -353,9 +360,10 @@ class SharedStreamProducer(ABC):
         """Yield a lane's `(event, broker_payload)` pairs from a position on, while `open_stream` continues.
 
         An async generator without an end. It begins with the message at `position`, or with the first message after
-        `position`. If `position` belongs to a predecessor of the lane, the generator begins with the lane's first
-        message, and logs this. If the log has deleted messages from `position` on, the generator logs their number.
-        It yields the messages and keys that `open_stream` yields. The reading must not commit any position.
+        `position`. If `position` belongs to a predecessor of the lane, the generator writes that to the service's log,
+        and begins with the lane's first message. If the source has deleted messages from `position` on, the generator
+        writes their number to the service's log. It yields the messages and keys that `open_stream` yields. The reading
+        must not commit any position.
 
         Several readings may be open at once, even of one lane, and before `open_stream` is iterated. Raising ends only
         this reading. `lane` may come from the store, as JSON with tuples in place of lists.
@@ -470,7 +478,7 @@ class BaseTrigger(ABC):
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
-    """A trigger that reports every occurrence, instead of only waiting for one. So it may drive an `AssetWatcher`.
+    """A trigger that reports every occurrence, and does not end after the first. So it may drive an `AssetWatcher`.
 
     A subclass need not call `super().__init__()`. It implements one of these sets of methods:
 
@@ -497,7 +505,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         closed, and later started again from the last durable bookmark. So each occurrence makes exactly one event.
 
         Each watcher has its own trigger and bookmark. The bookmark is kept if the arguments change, if another instance
-        owns the watcher, and if the watcher is removed and declared again. It is deleted only with its asset.
+        owns the watcher, and if the watcher is removed and declared again. Only deleting the asset deletes it.
 
         Args:
             bookmark: The JSON value that this watcher stored last with a trigger of this class path. None: no value.

@@ -77,7 +77,8 @@ def _exit_before_long() -> None:
     Without the timer, a plugin's thread that never returns would keep the process alive: asyncio and Python wait for
     all threads.
     """
-    # Ctrl-C while the service still starts arrives here as a cancellation. The user asked for it, so it is no error.
+    # If the user presses Ctrl-C while the service starts, the exception here is a cancellation. That is no error,
+    # because the user asked for the end.
     exit_code = 1 if isinstance(sys.exception(), Exception) else 0
     with suppress(RuntimeError):  # The system cannot start another thread, so there is no timer.
         threading.Thread(target=_leave, args=(exit_code,), name="leave", daemon=True).start()

@@ -112,7 +112,11 @@ class ForkPool:
         self._waiting[path] = None
 
     def step(self) -> tuple[list[Ended], bool]:
-        """Wait for an event. Return the forks that have ended, and whether the watched descriptor can be read."""
+        """Start forks for waiting paths. Then wait until a fork or a watched descriptor has news, or a fork is overdue.
+
+        Returns:
+            The forks that have ended, and whether a descriptor that was given to `watch` can be read.
+        """
         for path in list(self._waiting)[: self._at_once - len(self._running)]:
             del self._waiting[path]
             others = [fork.lifeline for fork in self._running.values()]

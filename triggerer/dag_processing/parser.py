@@ -1,11 +1,16 @@
 """The parser's process: `python -m triggerer.dag_processing.parser`, which the service starts.
 
-The first frame has the settings: `{"folder", "allowed_modules", "pools", "timeout_s", "at_once"}`. The parser answers
-the first frame with `{"accepted": 0}`, and each later frame `{"parse": [paths]}` at once with `{"accepted": n}`. Then,
-for each path, the parser sends `{"begun": path}` before it reads the file, and `{"path", "file": ParsedFile, "output":
-text}` afterwards. The service sends no frame before the previous one was accepted. If the service sends a path again
-before the path's result has come, the parser sends one result, for the later request. The process ends when the service
-closes the channel.
+The service sends two kinds of frames:
+
+- The first frame has the settings: `{"folder", "allowed_modules", "pools", "timeout_s", "at_once"}`. The parser answers
+  `{"accepted": 0}`.
+- Each later frame requests files: `{"parse": [paths]}`. The parser answers at once, with the number of the paths:
+  `{"accepted": n}`. For each path, it sends `{"begun": path}` before it reads the file, and `{"path", "file":
+  ParsedFile, "output": text}` afterwards.
+
+The service sends no frame before the previous frame was accepted. If the service sends a path again before the path's
+result has come, the parser sends one result, for the later request. The process ends when the service closes the
+channel.
 """
 
 from __future__ import annotations

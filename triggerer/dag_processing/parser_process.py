@@ -31,7 +31,8 @@ _SILENCE_S: Final = 10.0
 _SILENT_PERIODS: Final = 8
 """The time for which a busy parser may be silent is divided into this number of periods, each with its own timer.
 
-A single long timer could expire at once when a service that was suspended (SIGSTOP) continues.
+When a service that was suspended (SIGSTOP) continues, the running timer may expire at once. A single timer for the
+whole time would then kill a parser that could not answer before. With several timers, only one period is lost.
 """
 
 
@@ -168,7 +169,10 @@ class ParserProcess:
             self._record_death(-signal.SIGKILL if code is None else code, reading)
 
     async def _converse(self, process: ChildProcess) -> bool:
-        """Send files and receive answers. Return True if no file is left (only on demand), False if the parser died."""
+        """Send files and receive answers, until the parser dies or, if it `is_on_demand`, until no file is left.
+
+        Return whether no file is left. False: the parser died, or was killed because of a malformed frame.
+        """
         is_done = False
         accepted = anyio.Semaphore(1, max_value=1)
         channel = process.channel

@@ -48,7 +48,7 @@ class DagProcessor:
 
     Stored definitions stay, with an error, while their file is broken, or while its folder is gone or unreadable. The
     definitions of a missing file stay for `removal_grace`. A file that defines less than before may be half-written,
-    so its definitions stay until the file has been unchanged for two seconds. Nothing is written if nothing changed.
+    so its former definitions stay until it has been unchanged for two seconds. Nothing is written if nothing changed.
 
     Args:
         wakeups: Unused, because the transaction that writes a change announces it.
@@ -98,7 +98,8 @@ class DagProcessor:
         self._gone_at: dict[str, float] = {}
         """Missing files that do not count as deleted yet, and the time when each was first missed."""
         self._changing: dict[str, float] = {}
-        """Files that have just changed or import such a file, and the time until which they may be half-written."""
+        """Files that have just changed, and files that import these; with the time until which a file may be
+        half-written."""
         self._withheld: set[str] = set()
         """The changing files that define less than before. The store keeps their former definitions."""
         self._writing: frozenset[str] = frozenset()

@@ -93,7 +93,7 @@ async def _check_source(
             with plugin_code(what):
                 await trigger.check_source()
         except Exception as error:
-            # A client may raise any error when it is cancelled. Report the timeout instead, which is the cause.
+            # A client may raise any error when the timeout cancels it. The timeout is the cause, so report the timeout.
             if scope.cancel_called:
                 raise _silent(seconds) from error
             if isinstance(error, TriggererError):

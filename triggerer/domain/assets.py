@@ -45,9 +45,9 @@ class AssetWatcher:
             weaker, `triggerer check` reports an error, and the service does not start the trigger. None: accept any
             guarantee.
     Raises:
-        DagError: `name` is invalid, `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger
-            with another base class can report that a condition is true, not that something happened. Such a trigger
-            would fire again and again while the condition is true.
+        DagError: `name` or `guarantee` is invalid, or `trigger` is no `BaseEventTrigger`. A trigger with another base
+            class can report that a condition is true, not that something happened. Such a trigger would fire again and
+            again while the condition is true.
     """
 
     name: str

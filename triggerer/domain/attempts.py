@@ -89,8 +89,8 @@ class RunOrder(RunDetails):
     former: tuple[FormerLaunch, ...] = ()
     """Former attempts' launches that may still be at work. The user's code begins once these launches have ended.
 
-    An application in a cluster is the exception. It continues, and the task that submitted it waits for it in the new
-    attempt.
+    An exception is an application in a cluster, which continues. In the new attempt, the task that submitted the
+    application waits for its end.
     """
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""

@@ -1,7 +1,8 @@
 """The events that people are notified about, and the decision about which of them to report now.
 
 An *occurrence* is an event that nobody was told about yet. The store finds occurrences by comparing the present state
-with its record of earlier messages, so a crash loses none. This module uses neither a clock nor the database.
+with its record of earlier notifications, so a crash loses no occurrence. This module uses neither a clock nor the
+database.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ NOTIFIED: Final = tuple(event.value for event in Event)
 QUIET: Final = timedelta(minutes=10)
 """The least time between two messages about one object."""
 MOST_SINGLE: Final = 5
-"""The most objects that get a message of their own within `QUIET`. If more are due, all due objects share a digest."""
+"""The most watchers and DAGs that get a notification of their own within `QUIET`. If more are due, all that are due
+share one digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def decide(
     """Choose the occurrences to report now. The store will find the other occurrences again.
 
     Args:
-        last_notified: The last message about each object, by `Occurrence.key`.
+        last_notified: The last notification about each watcher or DAG, by `Occurrence.key`.
         digest_at: When the last digest was made. None: no digest was made.
     """
     recent = {key for key, one in last_notified.items() if now - one.at < QUIET}

@@ -30,7 +30,7 @@ async def in_script(database: Database, name: str) -> None:
 async def test_a_transaction_that_writes_nothing_does_not_end_an_outage(
     sqlite: Database, change: object
 ) -> None:
-    """Such a transaction succeeds on a full disk. An earlier version then reported the end of the outage."""
+    """A transaction without writes succeeds even on a full disk. An earlier version took this for the outage's end."""
     await add_asset(sqlite, 1, "orders")
     sqlite.availability.record_failure(Use.WRITES, StoreUnavailable("disk full"))
     await change(sqlite, "unknown")  # type: ignore[operator]

@@ -235,7 +235,10 @@ async def test_a_default_certificate_that_is_not_there_may_come_back(
 
 
 async def _until_it_changes(url: str) -> None:
-    """Connect until an attempt fails, and raise its error: the server takes a moment to reload its files."""
+    """Connect again and again until an attempt fails, and raise the error of this attempt.
+
+    The first attempts may succeed, because the server takes a moment to reload its certificate files.
+    """
     with anyio.fail_after(10):
         while True:
             async with open_database(url):

@@ -227,13 +227,13 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
         ]
     assert len(plans) == 12
     for plan in plans:
-        # A query may sort ids only if it does not join the watchers. The query for the page's rows must read them in
-        # order, so that reading can end early.
+        # A query that does not join the watchers may sort ids. The query for the page's rows joins the watchers. This
+        # query must read the rows in order, without a sort, so that it can stop after the page's last row.
         if "USE TEMP B-TREE FOR ORDER BY" in plan:
             assert not any("watcher" in line for line in plan), plan
         for line in plan:
             if "asset_event" in line:
-                # The range is a condition of the index search. It does not only filter the rows that were found.
+                # The range of ids must be a condition of the index search, not a filter on the rows that were found.
                 assert line.startswith("SEARCH"), plan
                 assert line.endswith(("id<?)", "(rowid=?)", " (asset_id=?)")), plan
 

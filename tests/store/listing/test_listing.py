@@ -38,7 +38,10 @@ from triggerer.store.watchers.listing import list_ailing_watchers, list_watchers
 
 
 async def seed(database: Database) -> None:
-    """Add a DAG on each of two assets and a DAG on both; 3 events of `a` with their runs, and then 1 event of `b`."""
+    """Add a DAG on `a`, a paused DAG on `b`, a DAG on both, and a stale DAG.
+
+    The scheduler runs after 3 events of `a`. Then 1 event of `b` follows.
+    """
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     await add_dag(database, "on_a", asset_json("a"), assets=[1])

@@ -83,7 +83,7 @@ async def test_a_key_that_was_due_is_not_passed_by_all_that_come_after_the_clock
 ) -> None:
     """A key that became due before the clock was set back stays ahead of keys that come later.
 
-    More keys are due than one look makes runs for.
+    More keys are due than the scheduler's limit of new runs (`max_dagruns_to_create_per_loop`).
     """
     await _by_key(database, max_active_runs=1)
     scheduler = Scheduler(database, max_dagruns_to_create_per_loop=2)

@@ -233,7 +233,10 @@ async def test_a_partition_that_a_backfill_has_run_is_not_caught_up_with(
 async def test_runs_of_partitions_ahead_that_were_made_before_the_clock_was_set_back_are_known(
     database: Database,
 ) -> None:
-    """Runs of this timetable are made hours before their logical dates. An unknown run would be created again."""
+    """Runs of this timetable are created hours before their logical dates.
+
+    If the scheduler did not know of such a run, it would create the run again.
+    """
     await add_asset(database, 1, "flights")
     ahead = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=6)
     await timed(database, "report", OnBoth(ahead, FLIGHTS), assets=(1,))

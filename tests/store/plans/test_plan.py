@@ -33,7 +33,10 @@ def _by_id(plan: FolderPlan) -> dict[str, DagPlan]:
 
 
 async def _seed(database: Database) -> None:
-    """Add a DAG on `a`, and a paused DAG on `a` and `b`; three events of `a`, each in its own run, and one of `b`."""
+    """Add a DAG on `a`, and a paused DAG on `a` and `b`.
+
+    Three events of `a` have one run each. One event of `b` follows.
+    """
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     await add_dag(database, "on_a", asset_json("a"), assets=[1])

@@ -1,4 +1,4 @@
-"""What `triggerer plan` says about DAGs, watchers and assets that differ between a new folder and the one in force."""
+"""What `triggerer plan` says about DAGs, watchers and assets if a new folder and the store define them differently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New streams wait until all files of the DAGs folder have been read, and the database shows this reason."""
+"""New streams wait until all files of the DAGs folder have been read. Their rows say why they wait."""
 
 from __future__ import annotations
 

@@ -627,9 +627,10 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
-    """An earlier version stored the message in the state `kept`.
+    """The owner of a stream stores a missed message for a watcher that was moved to another stream, or deleted.
 
-    If the watcher had moved, its new stream delivered the message. If the watcher was deleted, nobody saw the message.
+    An earlier version gave the message the state `kept`, as if the watcher were still there. The other stream then
+    delivered the message of this stream. For a deleted watcher, nobody ever saw the message.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")

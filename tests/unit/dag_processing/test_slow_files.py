@@ -102,7 +102,7 @@ async def test_a_slow_file_that_is_deleted_is_not_waited_for(
     async with processing(database, folder, file_timeout=timedelta(seconds=4)):
         assert are_closed(await every(database, Stream))
         (folder / "b.py").unlink()
-        # The parser is not interrupted, and reads the deleted file until `file_timeout`. The store gets no error of it.
+        # The parser keeps reading the deleted file until `file_timeout`. But the store gets no error for this file.
         await until(database, Stream, are_open)
         assert [row.path for row in await every(database, DagFile)] == ["a.py"]
 

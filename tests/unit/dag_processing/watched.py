@@ -30,7 +30,8 @@ async def parsed_watchers(
 
     Args:
         triggers: Source of classes, which inherit from a `Base` with the arguments `key` and `more`.
-        watchers: By the name of an asset, the source of its watcher's trigger and further arguments.
+        watchers: One watcher for each asset. Asset name -> source text of the watcher's arguments: the trigger, and
+            further arguments after it.
     """
     # Imported modules and their folders are global, so each test's module has its own name.
     module = f"triggers_of_{folder.name}"

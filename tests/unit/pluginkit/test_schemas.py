@@ -166,7 +166,8 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     order.at.seconds = 1_800_000_000
     line = proto_message("shop.Order.Line")
     line.sku = "y"
-    # The index of message 1 of the file, of message 0 in message 1, and of the first message (a zero).
+    # A framed message names its type by an index: here message 1 of the file (`Order`), message 0 inside message 1
+    # (`Line`), and message 0 of the file. A single zero byte means message 0.
     second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
     assert await decode(
         "protobuf",
@@ -379,9 +380,9 @@ async def test_a_registry_that_refuses_or_is_away_is_told_apart(registry: Regist
 async def test_an_answer_that_is_no_registrys_fails_the_message_and_does_not_pass_it(
     registry: Registry, kind: str, page: str
 ) -> None:
-    """A `ValueError` means that a message can never be read.
+    """A filter rejects a message for a `ValueError`, because the error means that the message can never be read.
 
-    An earlier version raised one here: if the URL led to a web page, the watcher passed all messages.
+    An earlier version raised `ValueError` here. If the registry's URL led to a web page, filters rejected all messages.
     """
     registry.page = page
     with pytest.raises(BrokerRefused, match="the schema registry http://127") as error:

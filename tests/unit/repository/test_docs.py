@@ -53,7 +53,7 @@ PAGES = [
 ]
 BROKER_EXAMPLES = DOCS / "examples" / "brokers"
 ELSEWHERE = {"airflow-triggers.md", "simulation.md", "write-a-plugin.md"}
-"""Pages with examples that need Airflow, a package of their own, or a test of ours; other tests try them."""
+"""The examples of these pages need Airflow, an installed package, or a test of ours. Other tests run them."""
 
 FOREIGN_FILES = {
     ".jobs/report.py",

@@ -87,7 +87,7 @@ def test_a_repeat_writes_nothing_a_second_call_does_and_so_does_a_cleared_run(
     repeat = try_again()
     assert target.write(repeat, rows) == "was_there"
     assert target.count() == 10
-    # The first try had made only one call, as if it had died after that. So the second call writes.
+    # The first try made only one call, as if it had died after this call. So no rows of a second call are there yet.
     assert target.write(repeat, spark.range(5)) == "written"
     assert target.count() == 15
     third = try_again()

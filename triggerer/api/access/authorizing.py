@@ -101,8 +101,8 @@ class Guard:
                 async with self._context.use.changing() as session:
                     await mark_used(session, found.id)
             except StoreUnavailable as error:
-                # People only look at the time of a token's last use. A request must not fail because the time cannot be
-                # stored.
+                # The time of a token's last use is only shown to people. A request must not fail because this time
+                # cannot be stored.
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
 

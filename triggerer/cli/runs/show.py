@@ -136,7 +136,10 @@ def _print_attempts(attempts: list[AttemptView]) -> None:
 
 
 def _reason(attempt: AttemptView) -> str | None:
-    """Return why the attempt is in its state; if it is unknown, add the reason of each launch that has not ended."""
+    """Return why the attempt is in its state.
+
+    For an unknown attempt, add the reason of each launch that has not ended.
+    """
     said = [attempt.reason]
     if attempt.state == "unknown":
         said += [one.reason for one in attempt.launches if one.ended_at is None]

@@ -154,7 +154,8 @@ class Trial:
         async with self._source as source:
             values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
             # Publish before the watcher exists, because moto sometimes loses a message that is sent while others are
-            # deleted. The watcher also needs an existing queue, or it fails and waits before it is retried.
+            # deleted. The queue must exist before the watcher too. Otherwise the watcher would fail, and be retried
+            # only after a delay.
             await source.publish(values)
             self._console.print(
                 f"published {ORDERS} orders; waiting until successful runs have processed all of them"

@@ -57,8 +57,9 @@ def merge(
 ) -> Folder:
     """Merge the definitions of the files. If two files contradict each other, all definitions of one are left out.
 
-    A file that owns a definition in force wins over a file that owns none. Otherwise the path that sorts first wins. So
-    a new file never replaces a definition of an older file. The file that loses is listed among the conflicts.
+    A file that owns a definition in force wins over a file that owns none. So a new file never replaces a definition of
+    an older file. If both files own one, or neither does, the path that sorts first wins. The file that loses is listed
+    among the conflicts.
 
     Args:
         unusable: Files that exist but cannot be used now. Their DAGs stay in force. If another file also defines one of

@@ -33,8 +33,9 @@ def judge_missing(
         missing_since: When each file went missing, as stored, by path; None: the file went missing just now.
         now: The present instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
-        gone_for: How long ago this process last saw each file, by path. This time corrects `missing_since`: while the
-            store was unavailable, a file may have come back and gone again.
+        gone_for: How long ago this process last saw each file, by path. While the store was unavailable, a file may
+            have come back and gone again. Then `missing_since` is too early, and the file is missing only since this
+            process last saw it.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

@@ -20,7 +20,9 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return, by digest, the instant until which each stream must stay closed; None: the stream may be opened now.
+    """Return the changes, by digest: the instant until which a stream must now stay closed.
+
+    None: the stream may be opened now. Streams without a change are left out.
 
     Args:
         never_claimed: For each stream that no instance has claimed yet, the instant until which the stream is closed.

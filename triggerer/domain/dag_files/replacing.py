@@ -61,7 +61,10 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Return the present key of each watcher in force, by the key that it will have once its asset is renamed."""
+    """Map the future key of each watcher in force to its present key.
+
+    The two keys differ if the watcher's asset is renamed.
+    """
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:
         asset = AssetKey(key.asset_name, key.asset_uri)

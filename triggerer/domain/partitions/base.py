@@ -53,7 +53,7 @@ class PartitionMapper(ABC):
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:
-        """Return the event keys of one part of a window.
+        """Return the event keys of one part that a `Window` lists, such as an hour of a day.
 
         Args:
             length: The part's length if it is less than a day. A clock change can skip or repeat such a part, so there

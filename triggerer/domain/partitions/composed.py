@@ -89,7 +89,7 @@ class ProductMapper(PartitionMapper):
         return self.delimiter.join(mapped)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
-        """Return the start of the period that a part of the key names; None unless exactly one part names a period."""
+        """Return the start of the period, if exactly one part of the key names a period. Otherwise return None."""
         parts = downstream_key.split(self.delimiter)
         if len(parts) != len(self.mappers):
             return None

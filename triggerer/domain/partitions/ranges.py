@@ -14,7 +14,7 @@ from triggerer.errors import DagError
 
 MOST_KEYS_AT_ONCE: Final = 50_000
 _STEP: Final = timedelta(hours=1)
-"""The step of the search: the shortest period that a mapper can have, if clocks do not change within it."""
+"""The step of the search for periods. A mapper's periods are shorter than this step only when clocks change."""
 _FINE_STEP: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(days=366)
 

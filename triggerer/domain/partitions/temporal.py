@@ -71,11 +71,13 @@ class TemporalMapper(PartitionMapper):
         return self._written(self._input, decoded, length)
 
     def keys_of_part(self, part: datetime, *, length: timedelta | None) -> tuple[str, ...]:
-        """Return the run keys of one part of a window; usually there is one.
+        """Return the run keys of one part that a `Window` lists, such as an hour of a day. Usually it has one key.
+
+        If keys show the UTC offset, clock changes matter: a part that the clock skips has no key, and a part that the
+        clock repeats has two keys.
 
         Args:
-            length: The part's length if it is less than a day, otherwise None. If keys show the UTC offset, a part that
-                a clock change skips has no key, and a part that it repeats has two keys.
+            length: The part's length if it is less than a day, otherwise None.
         """
         if length is None or not self._output.has_offset:
             return (self.format(part),)
@@ -131,7 +133,8 @@ class TemporalMapper(PartitionMapper):
         moment = style.parse(key)
         if moment.tzinfo is None:
             return moment
-        # `T02+1100` names an hour on Lord Howe Island. It begins at 02:30, because the clock skips 02:00 to 02:30.
+        # A key may name a period whose beginning the clock skips. For example, on Lord Howe Island the hour `T02+1100`
+        # begins at 02:30, because the clock skips the time from 02:00 to 02:30.
         wall = moment.replace(tzinfo=None)
         is_rest = self._is_skipped(wall) and style.format(self._begin(wall)) == key
         local = self._begin(wall) if is_rest else moment.astimezone(self._zone)

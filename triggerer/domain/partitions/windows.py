@@ -40,7 +40,10 @@ class Window(ABC):
     expected_decoded_type: ClassVar[type] = str
     """The type that the mapper's `decode_downstream` must return for this window: datetime, or text."""
     part: ClassVar[timedelta | None] = None
-    """The length of a part, if it is shorter than a day: then a clock change adds or removes parts. Otherwise None."""
+    """The length of the parts, if they are shorter than a day. A clock change adds or removes such parts.
+
+    None: the parts are texts, or last a day or longer.
+    """
 
     def __post_init__(self) -> None:
         try:

@@ -53,9 +53,9 @@ def dump_json(
     # every `null`, it has neither NaN nor an infinity, and needs no search.
     if nulls and nulls != _nones_of(value):
         _refuse_non_finite(value, what)
-    # Search for one byte first, by its number: that takes a fifth of the time of a search for six bytes. The text of a
-    # string with a backslash before `u0000` matches too, although the string has no NUL character. `_refuse_nul` checks
-    # each string, and accepts such a string.
+    # JSON writes a NUL character as `\u0000`. Search for the backslash alone first, because that takes a fifth of the
+    # time of a search for all six bytes. A string with a backslash before `u0000` matches too, although it has no NUL
+    # character. `_refuse_nul` checks each string, and accepts such a string.
     if _BACKSLASH in text and _NUL in text:
         _refuse_nul(text, what)
     return text

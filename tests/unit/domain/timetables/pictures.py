@@ -183,7 +183,10 @@ DAY_OF_HOURS = RollupMapper(
 
 
 def hour_events() -> list[tuple[timedelta, str, str]]:
-    """Return an event for each hour of a day: the instant, the asset, and the key of the hour's run by `HOURS`."""
+    """Return an event for each run of the timetable `HOURS` in a day.
+
+    Each event has the run's instant (as the time since `MONDAY`), the asset, and the run's partition key.
+    """
     found, last = [], DataInterval(MONDAY - HOUR, MONDAY)
     for _ in range(24):
         info = HOURS.next_dagrun_info(

@@ -146,7 +146,8 @@ def test_trading_days_know_holidays_and_early_closes(examples: dict[str, Timetab
     for _ in range(3):
         moment = trading.after(moment)
         closes.append(f"{moment:%d. %H:%M}")
-    # Each tick is an hour after a close. Thanksgiving has none, and the exchange closes early on the day after.
+    # Each tick is an hour after the exchange closes. On Thanksgiving (28 November) the exchange does not open, and on
+    # the day after it closes early.
     assert closes == ["27. 22:00", "29. 19:00", "02. 22:00"]
     assert trading.after(datetime(2027, 12, 31, 23, tzinfo=UTC)) is None
     assert trading.before(datetime(2006, 1, 2, tzinfo=UTC)) is None

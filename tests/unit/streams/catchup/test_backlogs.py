@@ -77,7 +77,10 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """If the cursor is behind a gap, the store gets the position before the gap, so a later owner finds the gap."""
+    """A gap is a range of positions without messages. If the cursor is after a gap, the position before it is stored.
+
+    So a later owner of the stream finds the gap.
+    """
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)
@@ -146,9 +149,9 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
-    """Message 8 failed, and the broker redelivers it.
+    """Message 8 failed, so the broker redelivers messages from 8 on, although 11 and 12 were advanced meanwhile.
 
-    The advance of 11 and 12 does not count, because they were pulled before the broker learned of the failure.
+    Messages 11 and 12 were pulled before the broker learned of the failure. The watcher must go back to 8, not to 11.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)
@@ -173,9 +176,10 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
 def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_failed(
     *, was_pulled_before: bool
 ) -> None:
-    """The row is deleted, unless message 3 failed earlier, so that the broker redelivers messages 5 to 8 (seed 2619).
+    """The advance of messages 5 to 8 deletes the row of position 7, with one exception (seed 2619).
 
-    If the broker redelivers these messages, their advance does not count.
+    If message 3 failed before, the broker redelivers messages 5 to 8. Then their advance does not count, and the row
+    stays.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)

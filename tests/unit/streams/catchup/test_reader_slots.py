@@ -103,7 +103,7 @@ async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_rea
 
 
 async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutEnds) -> None:
-    """In an earlier version such a log counted as read to its end, and its reader gave up the slot for minutes."""
+    """In an earlier version, a late answer counted as the end of the log. The reader gave up its slot for minutes."""
     scene.producer = Slow
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
@@ -159,7 +159,11 @@ async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
 async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """A message that the poll has not reached wakes no reader, and the readers in the slots may read for hours."""
+    """The lane's next message does not wake the reader, because the poll has not reached the message.
+
+    The lane cannot wait until a slot is free, either: the readers in the slots may read for hours. So after a while, it
+    asks for a slot.
+    """
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)
     monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)

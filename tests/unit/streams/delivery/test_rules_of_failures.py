@@ -216,7 +216,10 @@ async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_ove
 async def test_an_event_is_overdue_at_the_moment_for_which_the_look_is_planned(
     upstream: Upstream, at: float
 ) -> None:
-    """In floats, 0.1 + 10 - 10 is less than 0.1. So a check on time could find nothing overdue, and repeat for ever."""
+    """In floats, 0.1 + 10 - 10 is less than 0.1.
+
+    So a check that runs exactly at the deadline could find that the event is not overdue, and run again and again.
+    """
     upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=10)) as service:
         (one,) = service.host(Acking(upstream.name))
@@ -483,9 +486,9 @@ async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_err
 async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
     who: str, upstream: Upstream
 ) -> None:
-    """The task that checks deadlines also wakes up 60 s after its start, when the event is not overdue yet.
+    """The event is broadcast 40 s after the start, so it is overdue at 100 s.
 
-    That does not postpone the failure.
+    The task that checks deadlines wakes up at 60 s, and finds nothing overdue. It must still wake up at 100 s.
     """
     if who == "holds its event":
         upstream.on_filter["one"] = forever

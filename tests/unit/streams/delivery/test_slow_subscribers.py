@@ -221,7 +221,7 @@ async def test_where_the_broker_is_waited_for_nobody_falls_behind(
     sink = Sink()
     Unanswered.gate = anyio.Event()
     any_scene.watcher = lambda name: OnUnanswered(any_scene.name, name)  # type: ignore[method-assign]
-    # "slow" hangs with only one message of eight, so the poll does not wait because of "slow".
+    # "slow" reads seven of eight messages, and hangs with the last. So the poll waits for the broker, not for "slow".
     gate = any_scene.gates["slow", texts(0)[7]] = anyio.Event()
     async with two(any_scene, sink, settings(0.0, **bounds)) as (_, slow, well):
         any_scene.publish(*texts(0))

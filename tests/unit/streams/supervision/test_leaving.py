@@ -18,7 +18,7 @@ from triggerer.streams import MemberState, RuntimeSettings
 
 
 class YieldsThenWaits(Acking):
-    """Derives an event from each message. The one with the name "leaves" then keeps its message open for ever."""
+    """Derives an event from each message. The trigger named "leaves" then keeps its first message open for ever."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -255,7 +255,7 @@ async def test_a_filter_waits_while_the_store_is_full_whoever_filled_it(
 async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watcher_owes(
     upstream: Upstream,
 ) -> None:
-    """Otherwise the watchers of a later lease would join the stream, and run under a lease that is over."""
+    """If the stream continued, the watchers of a later lease would join it, and run under a lease that is over."""
     async with supervised() as service:
         service.store.is_automatic = False
         (leaves,) = service.host(YieldsThenWaits(upstream.name, "leaves"))

@@ -126,7 +126,10 @@ class Holding(Sink):
 async def test_answers_for_an_earlier_group_move_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such an answer once moved a position to a number of the earlier group. The next group then skipped messages."""
+    """The store may answer the earlier group when the next group already runs. Groups number messages differently.
+
+    In an earlier version, a late answer moved a position to the earlier group's number, and messages were skipped.
+    """
     missed = ["bad", "b1", "b2", "b3"]
     scene.is_queue, sink = True, Holding(SICK, missed)
     async with hosting(scene, sink) as (manager, _, _):

@@ -108,7 +108,10 @@ async def test_no_group_is_opened_when_it_is_over(
 async def test_a_catching_up_filter_passes_no_message_whose_event_comes_after_the_lease(
     scene: Scene, lease: OwnLease, clock: Clock
 ) -> None:
-    """Such an event is not stored. If the position passed the message, nobody would receive the message again."""
+    """An event that is derived after the lease has expired is not stored.
+
+    If the stored position still passed the event's message, nobody would receive the message again.
+    """
     sink = Sink()
     scene.publish("a", "b")
     scene.broker.seek(2)

@@ -26,7 +26,10 @@ from triggerer.streams.pending_limit import PendingLimit
 
 
 class HostileScene(Scene):
-    """The watcher "well" derives no event from the message "bad", so the runtime needs no key for such an event."""
+    """A scene whose producer raises when it is asked for the key of "bad", or for any position if `is_lost` is set.
+
+    The watcher "well" derives no event from "bad", so the runtime does not need the key of "bad" for this watcher.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,9 +84,9 @@ def scene() -> HostileScene:
 async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
     scene: HostileScene, takes_it: bool
 ) -> None:
-    """An earlier version ended the service at the key's error, and again after each restart.
+    """The producer raises when it is asked for the key of "bad". In an earlier version, this error ended the service.
 
-    If the filter accepts the message, the error of its key is the only reason to park it.
+    If the filter accepts the message, this error is the only reason to park the message.
     """
     sink, pending = Sink(), PendingLimit(10)
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it

@@ -46,7 +46,10 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) -> None:
-    """No message is to blame: the lane waits, only its oldest message is tried, and nothing is parked."""
+    """If a watcher fails every message, the fault is in the watcher, not in a message.
+
+    So nothing is parked. The lane waits, and only its oldest message is tried.
+    """
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink):

@@ -124,7 +124,10 @@ async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
 
 
 async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
-    """When all lanes are read, the large message leaves no room for "b" and "c". "a" must still come before them."""
+    """The first reading is for all lanes. After "large", it has no room for "b" and "c".
+
+    So the lane "late" is read alone. This reading must begin with "a", which must come before "b" and "c".
+    """
     store = Store()
     store.add("late", "a")
     store.add("large", "x" * LIMIT)
