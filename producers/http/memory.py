@@ -71,7 +71,10 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the newest answer up to which all items are settled. `cursor` is from the same answer."""
+    """The validators of the newest answer whose items, and all items of earlier answers, are settled.
+
+    `cursor` is from the same answer.
+    """
     cursor: Any = None
     incarnation: str = ""
     version: int = 0
