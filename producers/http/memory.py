@@ -21,7 +21,8 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 class Round:
     """The items of one answer of the server.
 
-    Once these items and all earlier items are settled, a restart continues with this answer's validators and cursor.
+    An item is settled once its events are stored, or once it was rejected. When these items and all earlier items are
+    settled, a restart continues with this answer's validators and cursor.
     """
 
     validators: Validators | None
@@ -58,12 +59,11 @@ class Memory:
     `MOST_KNOWN` settled items. Beyond this number, it forgets the oldest items that the server no longer shows. A
     forgotten item that comes again has an unchanged idempotency key, so it makes no second event.
 
-    If the whole content of the URL is the only item (`is_document`), each change of the content makes an event. A
-    change back to an earlier content makes an event too. So each version of the content gets a number, which is part of
-    the version's idempotency key. The key also contains `incarnation`, a random text, because the numbers begin again
-    if the stored state is deleted. After a crash, events of a version may be stored although the version is not
-    settled. The next process must give this version the same number, so the number is stored before the version is
-    delivered.
+    If the whole content of the URL is the only item (`is_document`), each change of the content makes an event, even a
+    change back to an earlier content. So each version of the content gets a number, which is part of the version's
+    idempotency key. The key also contains `incarnation`, a random text, because the numbers begin again if the stored
+    state is deleted. The number is stored before the version is delivered. Otherwise a process that starts after a
+    crash could give the version another number, and the version would make a second event.
     """
 
     source: str
@@ -71,7 +71,10 @@ class Memory:
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """The validators of the newest answer up to which all items are settled. `cursor` is from the same answer."""
+    """The validators of the newest answer whose items, and all items of earlier answers, are settled.
+
+    `cursor` is from the same answer.
+    """
     cursor: Any = None
     incarnation: str = ""
     version: int = 0
@@ -145,8 +148,8 @@ class Memory:
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # While an item keeps failing, the item's round and all later rounds stay in memory. So replace the last
-            # round if all its items are settled. Otherwise polls without new items would fill the memory.
+            # While an item keeps failing, its round and all later rounds stay in memory, and polls without new items
+            # would fill the memory with rounds. So let this round replace the last one if that one is settled.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()

@@ -64,7 +64,7 @@ async def describe_delivery(
         has_dead_letters=True if limit else None,
         findings=tuple(facts.findings()),
         # List each topic as a source of its own. Two streams of one group divide the messages of each topic that both
-        # streams read, even if their other topics differ.
+        # read, so they must get a warning even if their other topics differ.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in facts.names
         ),

@@ -19,11 +19,11 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import DivergingEpoch
 
 _READ_BEFORE: Final = 100_000
-"""After a cut, keys of new messages contain an epoch, up to this number of offsets after the last fetched message.
+"""A cut changes the keys of new messages, up to this number of offsets after the last fetched message.
 
 An earlier owner of the partition may have read further than this process, and made events of messages that were lost in
-the cut. New messages get the offsets of the lost messages, so they need other keys. The number is ten times the default
-of `max_outstanding_events_per_lane`.
+the cut. New messages get the offsets of the lost messages, so they need other keys: these keys contain an epoch. The
+number is ten times the default of `max_outstanding_events_per_lane`.
 """
 _CUTS: Final = 8
 """The most cuts that are remembered, because the metadata of a commit has a limited size."""
@@ -65,7 +65,8 @@ class LaneInFlight:
         self.retries_alone = committed.failures > 1
         """True: deliver only the message at the committed position, because it has failed twice or more.
 
-        The later messages wait until that message is advanced. Otherwise each of its failures would redeliver them too.
+        The later messages wait until that message is advanced. Otherwise each failure of that message would redeliver
+        the later messages too.
         """
         self.draining = False
         """True while the partition is being revoked: deliver no further message of it."""
