@@ -161,8 +161,8 @@ class _Clients:
 
 
 def _come_last() -> None:
-    # Linux divides the processor among sessions, and the niceness of a process counts only within its session. The
-    # workers are in other sessions. So begin a session for this process, whose own niceness `give_way` raises too.
+    # Linux divides the processor among sessions, and the workers have sessions of their own. The niceness of a process
+    # counts only within its session, so give this process a session, whose niceness `give_way` raises too.
     os.setsid()
     give_way(19)
 

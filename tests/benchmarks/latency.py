@@ -157,7 +157,7 @@ def times_of(
 
 
 class _Advances:
-    """Finds the instant of the first advance that reached or passed an offset of a partition."""
+    """Finds the instant at which an offset was advanced: that of its partition's first advance to it or past it."""
 
     def __init__(self, stamps: Sequence[Sequence[int]]) -> None:
         self._lanes: dict[int, tuple[list[int], list[int]]] = {}

@@ -97,8 +97,8 @@ class Cluster:
     def wait_long(self, is_long: bool) -> None:
         """Set whether the broker may delay a fetch for long while there are no messages.
 
-        Set it to False while a partition waits to be resumed: aiokafka sends a broker one fetch at a time. The messages
-        of a resumed partition come only after the answer to the fetch that is delayed at that time.
+        Pass False while a partition waits to be resumed. aiokafka sends a broker one fetch at a time, so the messages
+        of a resumed partition come only after the answer to the delayed fetch.
         """
         wait_ms = self._fetch_max_wait_ms
         set_fetch_wait(self._consumer, wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS))

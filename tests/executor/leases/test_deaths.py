@@ -69,7 +69,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 def _process_of_the_run(executor: Executor) -> psutil.Process:
-    """Return the process of the only run. Of the children of the only worker, it is the one that has children."""
+    """Return the process of the only run. It is the only worker's child that has children itself."""
     (found,) = (one for one in psutil.Process(executor.worker_pids[0]).children() if one.children())
     return found
 

@@ -19,7 +19,7 @@ from triggerer.store.database.script import Script
 
 T = TypeVar("T")
 Replacements: TypeAlias = "Iterator[tuple[Any, Any] | tuple[Any, Any, Any]]"
-"""What a mutation replaces, as pairs or triples.
+"""The replacements of a mutation, as pairs or triples.
 
 A pair is a function, method or property and its wrong version. A function is replaced in each module of the package
 that has imported it. A triple is a module or class, one of its values, and the wrong value. The value is replaced only
