@@ -116,7 +116,7 @@ def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 def postgres_server() -> Iterator[PostgresServer]:
     """One PostgreSQL server for the session. It is not durable, so a test may stop it, but not kill it.
 
-    A test that stops the server need not start it again.
+    A test that stops the server need not start it again: `DatabasePool` starts it.
     """
     with service(open_postgres(durable=False)) as server:
         yield server

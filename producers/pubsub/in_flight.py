@@ -1,9 +1,9 @@
 """The messages in flight: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
 
-Messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers the key
-again from that message on. The later messages of the lane wait here until the failed message has come again. If the
-later messages were given back too, each would count as a failed delivery. A dead-letter policy would then remove good
-messages with the bad one.
+Messages of an ordering key form a lane. A failed message is given back after a delay. Pub/Sub then delivers this
+message and all later messages of the key again. The later messages are not given back: they wait here until the failed
+message has come again. If they were given back too, each would count as a failed delivery. A dead-letter policy would
+then remove good messages with the bad one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Final
 from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
-"""How long a lane waits for its failed message. A message that Pub/Sub has dead-lettered never comes again."""
+"""How long a lane waits for its failed message to come again. After this time the lane continues without the message,
+because Pub/Sub may have dead-lettered it.
+"""
 SHORTEST_DELAY_S: Final = 1.0
 """While more messages are delayed than `max_delayed`, delays are cut to this number of seconds."""
 

@@ -18,8 +18,8 @@ LONGEST_DEADLINE_S: Final = 600
 _RENEW_AT: Final = 0.5
 """The part of a lease after which the lease is extended, early enough for several attempts."""
 _JITTER: Final = 0.1
-"""Each extension is earlier or later by a random part of the deadline, up to this part. Otherwise, leases that began
-together would all fall due at the same moment.
+"""The largest random shift of an extension, earlier or later, as a part of the deadline. Without a shift, leases that
+began together would all fall due at the same moment.
 """
 _TOGETHER: Final = 0.05
 """Leases that fall due within this part of the deadline are extended in one request."""

@@ -48,9 +48,9 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    The management API answers only users that may manage the entity. The guarantee does not depend on the answer.
-    Without an answer, three facts are unknown: the entity's retention, the duration of its locks, and its own limit of
-    deliveries.
+    The management API answers only users that may manage the entity. Without an answer, three facts are unknown: the
+    entity's retention, the duration of its locks, and its own limit of deliveries. The delivery guarantee of a watcher
+    does not depend on these facts.
 
     Args:
         verify: A file with the authorities to trust. True: the system's authorities.

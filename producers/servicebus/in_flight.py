@@ -16,7 +16,7 @@ class InFlight:
 
     A lock can be lost while a watcher still works on the message. Then the message comes again, and only the new lock
     can settle it. So the existing `Delivery` gets the new lock, and the watchers do not receive the message twice.
-    Otherwise a watcher that always takes longer than a lock would never finish.
+    If they did, a watcher that always takes longer than a lock would never finish.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,8 @@ class InFlight:
     def mark_done(self, delivery: Delivery, *, is_completed: bool) -> None:
         """Record that the message's events are stored.
 
-        If the message is not completed yet, remember its key, so that it is only completed when it comes again.
+        If the message is not completed yet, remember its key. When the message comes again, it is completed, and no
+        watcher receives it.
         """
         self.forget(delivery)
         if is_completed:

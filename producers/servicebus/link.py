@@ -61,7 +61,7 @@ class LinkContext(Protocol):
 class Link:
     """The owner of a receiver.
 
-    With sessions, a link ends with its session. Otherwise it gets a new receiver when its receiver fails.
+    The link of a session ends with the session. A link without a session gets a new receiver when its receiver fails.
 
     Attributes:
         paused: True: receive no messages.

@@ -42,8 +42,8 @@ class InFlight:
     ) -> tuple[list[Delivery], list[Delivery]]:
         """Record received messages. Return the new messages, in order, and the finished messages.
 
-        A finished message only has to be deleted. A message that is in flight already is in neither list; its delivery
-        gets the newer receipt handle.
+        The events of a finished message are stored, so the message only has to be deleted. A message that is in flight
+        already is in neither list; its delivery gets the newer receipt handle.
         """
         new, done = [], []
         for raw in raws:

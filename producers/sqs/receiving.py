@@ -1,4 +1,4 @@
-"""Polls the queue: one poll at a time, and several at the same time while the queue has many messages."""
+"""Polls the queue: usually with one poll at a time, and with several while the queue has many messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 5.0
 _HELPERS_WAIT_S: Final = 1
-"""How long a further poll waits. A poll that does not wait asks only some of SQS's servers, and may miss messages."""
+"""How long each poll beyond the first one waits for messages. The time is not 0, because a poll that does not wait asks
+only some of SQS's servers, and may miss messages.
+"""
 
 
 class Receiving:
-    """Polls the queue with several concurrent receivers while fewer than `max_in_flight` messages are in flight.
+    """Polls the queue while fewer than `max_in_flight` messages are in flight.
+
+    One receiver polls all the time. After each full answer it starts another receiver, up to `receivers` in all. These
+    other receivers stop at the first answer that is not full.
 
     Args:
         on_received: Called with the new messages, in order, and with finished messages, which only have to be deleted.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""The later messages of a group become visible this number of seconds after the failed message. So some services
-deliver the failed message alone first, without counting a delivery of the later messages.
+"""The later messages of a group become visible this number of seconds after the failed message. Some services with
+SQS's API then deliver the failed message alone first, and count no delivery of the later messages.
 """
 
 
@@ -34,8 +34,8 @@ class _Progress:
     """The progress of one call of `advance`.
 
     Attributes:
-        to_delete: The messages of all clean lanes. A lane is clean if every message in it has a clean outcome and is
-            still in flight. The messages of all clean lanes are deleted together.
+        to_delete: The messages of all clean lanes, which are deleted together. A lane is clean if each of its messages
+            is still in flight and has a clean outcome (`AdvanceOutcome.is_clean`).
         done: The indices of finished lanes that are not clean. The messages of such a lane are advanced one by one.
             `take_done` returns the indices and clears the list.
     """

@@ -148,7 +148,8 @@ class ForkedService:
 def can_fork(environment: Mapping[str, str], of_forks: Mapping[str, str]) -> bool:
     """Return whether a fork with this environment is like a new process.
 
-    Python, the linker and the allocator read their variables only when a process starts.
+    Python, the linker and the allocator read their variables only when a process starts. So these variables must be the
+    same in `environment` and in the process that forks.
 
     Args:
         of_forks: The environment of the process that forks. It may differ from the environment of the calling test.

@@ -110,7 +110,7 @@ def wait_until(
     of: Instance | None = None,
     every_s: float = 0.2,
 ) -> None:
-    """Wait until a condition of another process is true. If it fails, show the end of the log of the instance `of`.
+    """Wait until a condition of another process is true. If the wait fails, show the end of the log of instance `of`.
 
     Raises:
         AssertionError: The condition did not become true in time.

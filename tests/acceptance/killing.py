@@ -81,7 +81,7 @@ def _time_of_run(service: Standalone) -> float:
 
 
 def _fill(service: Standalone) -> None:
-    """Retry failed runs and add new ones, so that some runs wait and a command seldom delays the next kill."""
+    """Retry failed runs and add several new ones at once, so that the next kill seldom waits for these commands."""
     if _waiting(service) > 1:
         return
     retry_failed(service)

@@ -1,7 +1,7 @@
 """Answers cases with Airflow's `CronPartitionTimetable`. It runs with a Python that has Airflow, without our packages.
 
 Standard input is a JSON list of cases from `test_cron_partitions.py`. Standard output is a JSON list with an item for
-each case, which is a list of steps `[asked, answer]`:
+each case. An item is a list of steps `[asked, answer]`:
 
 - `asked` has the time now, and the last run: null, or the run's `run_after` and its partition's date.
 - `answer` is null, `{"error": ...}`, or `run_after`, the partition's date and the partition's key.

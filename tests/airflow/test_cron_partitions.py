@@ -48,7 +48,8 @@ def cases(seed: int, number: int) -> list[dict[str, Any]]:
 class Comparison:
     """Counts the answers that equal Airflow's, and two known kinds of differences. Any other difference fails the test.
 
-    Answers may differ where clocks change. Only Airflow makes a partition whose date is after the DAG's end.
+    The known differences: answers may differ near a change of the clocks, and only Airflow makes a partition whose date
+    is after the DAG's end.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
 
 
 def kill(service: SampleService) -> float:
-    """Kill the API, and return the seconds until it answers again. At the end the service has forgotten the failure."""
+    """Kill the API, wait until the service has forgotten the failure, and return how long the API did not answer."""
     took = kill_api(service)
     time.sleep(HEALTHY_S)  # an earlier kill would count as a repeated failure
     return took

@@ -27,7 +27,7 @@ LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
 
 @asynccontextmanager
 async def other_machine(api: Api, home: Path) -> AsyncIterator[None]:
-    """Write into the store that an ended executor of another machine had the run, and serve its log from that machine.
+    """Store that an executor of another machine executed the run and has ended, and serve the run's log from there.
 
     A live executor of the other machine serves the log.
     """

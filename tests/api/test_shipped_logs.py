@@ -23,7 +23,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogBucket]:
 
 
 async def ended_elsewhere(api: Api, bucket: LogBucket, **changes: str | None) -> None:
-    """Make the run one that ended on a machine that is gone, and set `[logs] ship` to the bucket."""
+    """Store that the run has ended on a machine that is gone, and set `[logs] ship` to the bucket."""
     values = {"executor": "gone:1:dead", "log_home": "/not/here", "state": "success", **changes}
     async with api.database.transaction() as session:
         await session.execute(update(DagRun).values(**values))

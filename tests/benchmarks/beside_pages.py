@@ -161,8 +161,8 @@ class _Clients:
 
 
 def _come_last() -> None:
-    # Linux divides the processor among sessions first. The workers have their own sessions, so niceness within this
-    # session would not let them go first.
+    # Linux divides the processor among sessions, and the workers have sessions of their own. The niceness of a process
+    # counts only within its session, so give this process a session, whose niceness `give_way` raises too.
     os.setsid()
     give_way(19)
 

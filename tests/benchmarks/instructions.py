@@ -38,8 +38,9 @@ _WARM_UP: Final = 30
 _IDLE_S: Final = 20
 _SETTLE_S: Final = 2
 
-# Valgrind does not know pidfd_open(). The replacement reports no end of a process, which does no harm here: no process
-# ends during the measurement. The shim also starts the workers under valgrind, which does not follow child processes.
+# Code that runs in the service's process. It replaces pidfd_open(), which valgrind does not know, by a function that
+# never reports the end of a process. This does no harm: no process ends during the measurement. The code also starts
+# the workers under valgrind, which does not follow child processes.
 _SHIM: Final = """
 import os, subprocess, sys
 

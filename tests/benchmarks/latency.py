@@ -157,7 +157,7 @@ def times_of(
 
 
 class _Advances:
-    """Finds the instant at which an offset was advanced: the first advance of its partition up to it or beyond."""
+    """Finds the instant of an offset's advance: when an advance of its partition first reached or passed the offset."""
 
     def __init__(self, stamps: Sequence[Sequence[int]]) -> None:
         self._lanes: dict[int, tuple[list[int], list[int]]] = {}

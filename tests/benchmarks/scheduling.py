@@ -176,7 +176,7 @@ async def _until_queued(database: Database, number: int) -> float:
 async def _end_runs(database: Database) -> None:
     """End queued runs at short intervals, in place of an executor.
 
-    In the meantime no DAG reaches its limit of active runs, so no run waits for another run to end.
+    The intervals are so short that no DAG reaches its limit of active runs. So no run waits for another run to end.
     """
     end = text("UPDATE dag_run SET state = 'success' WHERE id > :ended - 1000 AND state = 'queued'")
     while True:

@@ -24,7 +24,7 @@ _NOTE: Final = "raw events/s that every subscriber has resolved; events * subscr
 
 
 class _Source:
-    """The load of one measurement. `done` is set once all numbers are advanced, or read on the fast path."""
+    """The load of one measurement. `done` is set once all events are advanced. On the fast path, once all are read."""
 
     current: ClassVar[_Source]
 

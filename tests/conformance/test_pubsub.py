@@ -47,7 +47,8 @@ class PubSubConformance(ProducerConformance):
 
 
 class TestPubSub(PubSubConformance):
-    # A message without an ordering key is a lane of its own. After a seek, pstest redelivers empty messages.
+    # The messages have no ordering key, so each message is a lane of its own, and there is no order. There is no seek,
+    # because pstest redelivers empty messages after a seek.
     features = frozenset(Feature) - {
         Feature.ORDERING,
         Feature.LANES,

@@ -33,7 +33,7 @@ async def add_dag(house: House, dag_id: str) -> None:
 
 
 async def parse(house: House, *, is_broken: bool) -> None:
-    """Write what the DAG processor writes about the file that defines `ill`. No other file was parsed again."""
+    """Store what the DAG processor stores after it has parsed the file that defines `ill`, and no other file."""
     errors = (PROBLEM,) if is_broken else ()
     file = ParsedFile("ill_file.py", 0.1, errors=errors, is_broken=is_broken)
     files = {"ill_file.py": file if is_broken else None, "well_file.py": None}

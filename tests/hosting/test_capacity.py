@@ -33,7 +33,10 @@ FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
 
 
 async def wait_for_heartbeats(database: Database, number: int) -> None:
-    """Wait until this number of heartbeats has begun and ended. Each one gives the leases a new end."""
+    """Wait until this number of heartbeats has begun and ended.
+
+    Each heartbeat gives the leases a new end, so count the different ends.
+    """
     ends: set[datetime | None] = set()
 
     async def have_passed() -> bool:

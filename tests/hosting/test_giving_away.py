@@ -97,7 +97,10 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
 async def test_outstanding_events_resolve_before_the_host_has_stopped(
     database: Database, upstream: Upstream
 ) -> None:
-    """The cancellation of the host once reached its streams too. The drain then waited for tasks that had stopped."""
+    """In an earlier version, the cancellation of the host reached its streams too.
+
+    When the host then waited for the outstanding events, the tasks that resolve them had stopped.
+    """
     await declare(database, "slow", upstream)
     async with hosting(database):
         await _open_one(upstream, "slow", for_s=0.3)

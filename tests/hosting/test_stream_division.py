@@ -96,6 +96,6 @@ def test_a_stream_that_nobody_else_has_room_for_is_kept_beyond_the_share() -> No
     cluster = Cluster([10, 1, 1, 1], instances=2, capacity=10)
     cluster.owner["s000"] = "i1"
     cluster.settle()
-    # The share is two streams. i1 is full with its one stream, so i0 has the three others.
+    # A fair share is two of the four streams. But i1 is full with its one stream, so i0 has the three others.
     assert cluster.of("i1") == ["s000"]
     assert cluster.of("i0") == ["s001", "s002", "s003"]

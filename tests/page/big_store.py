@@ -93,9 +93,10 @@ def dag_files() -> dict[str, str]:
 
 @contextmanager
 def open_big_service(folder: Path, url: str | None = None) -> Iterator[SampleService]:
-    """Let a service read all DAG files, fill its SQLite store, and yield a second service on the full store.
+    """Yield a service on a full store.
 
-    If `url` is given, the second service uses a copy of the store in the PostgreSQL database at `url`.
+    Before, another service reads all DAG files into a SQLite store, and `fill` adds the other rows. If `url` is given,
+    the yielded service uses a copy of this store in the PostgreSQL database at `url`.
     """
     with open_sample_service(folder, dags=dag_files(), capacity=20_000):
         _wait_for_dags(folder / "service.log")

@@ -31,7 +31,10 @@ def browser() -> Iterator[Browser]:
     scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
 )
 def large_database(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """The URL of a PostgreSQL store without rows, or None for a large store in a SQLite file. Tests run with both."""
+    """The URL of an empty PostgreSQL store for a copy of a large SQLite store. None: use the SQLite store itself.
+
+    Each test runs with both.
+    """
     if request.param == "sqlite":
         yield None
         return

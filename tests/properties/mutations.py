@@ -1,4 +1,7 @@
-"""Planted bugs in the scheduling by partition keys, and in expressions. The plays of each bug's seed find the bug."""
+"""Planted bugs in the scheduling by partition keys, and in expressions.
+
+Each bug has a seed. The random plays (`partition_plays`) of this seed find the bug.
+"""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ class ModelDag:
             run.state = to if run.state == "queued" else run.state
 
     def is_needed(self, run: ModelRun) -> bool:
-        """True if cleaning may not delete the run, however old. It is the newest or active, or an event of it waits."""
+        """True if cleaning may not delete the run: it is the newest run, it is active, or one of its events waits."""
         waits = {event for key in self.keys.values() for event in key.waits}
         waits.update(event.id for event in self.queue)
         return run is self.runs[-1] or run.state == "queued" or not waits.isdisjoint(run.events)

@@ -1,6 +1,7 @@
 """Files that reuse the inodes and times of earlier files, with crashes at each step, on the real file system.
 
-A set of idempotency keys stands in for the database's unique index. Each appearance has a unique size.
+A set of idempotency keys stands in for the database's unique index. The size of a file tells the test which file it
+is: each new content has a new size.
 """
 
 from __future__ import annotations

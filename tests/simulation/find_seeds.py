@@ -27,7 +27,8 @@ class Tried(NamedTuple):
 
     found: Found | None
     others: Counter[str]
-    """By other broken rule, the number of seeds. If the number is large, the mutation may no longer plant its bug."""
+    """For each rule that is not one of the bug's rules, the number of seeds that broke it. If the number is large, the
+    mutation may no longer plant its bug."""
     took_s: float
 
 

@@ -97,8 +97,8 @@ class Cluster:
     def wait_long(self, is_long: bool) -> None:
         """Set whether the broker may delay a fetch for long while there are no messages.
 
-        aiokafka sends a broker one fetch at a time. So if a partition is resumed while a fetch is delayed, messages of
-        the partition come only after the answer to that fetch.
+        Pass False while a partition waits to be resumed. aiokafka sends a broker one fetch at a time, so the messages
+        of a resumed partition come only after the answer to the delayed fetch.
         """
         wait_ms = self._fetch_max_wait_ms
         set_fetch_wait(self._consumer, wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS))
@@ -145,7 +145,9 @@ class Cluster:
         return found
 
     async def find_missing(self, topics: Collection[str]) -> frozenset[str]:
-        """Return the topics that do not exist and that the brokers do not create, as far as the brokers tell.
+        """Return the topics that do not exist and that the brokers do not create.
+
+        If the brokers do not say whether they create topics, no topic is returned.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.
@@ -181,8 +183,8 @@ class Cluster:
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
 
-        After a cut, an epoch ends before the last message that its leader wrote. A partition is left out if its broker
-        does not know the epoch. The client must know the partitions' leaders.
+        If the log has lost its end, this offset is before the last message that the leader of the epoch wrote. A
+        partition is left out if its broker does not know the epoch. The client must know the partitions' leaders.
 
         Raises:
             BrokerUnavailable: The cluster does not answer, or a partition has no leader, or its leader has changed.

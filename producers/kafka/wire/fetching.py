@@ -36,8 +36,8 @@ _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, Non
 The error code makes aiokafka read the cluster's metadata again.
 """
 _LOOK_AGAIN_AFTER_S: Final = 0.02
-"""The pause before an empty answer to a fetch that was not sent, because none of its partitions has a lane yet. Without
-the pause, aiokafka would fetch again at once.
+"""If none of a fetch's partitions has a lane yet, the fetch is not sent, and aiokafka gets an empty answer after this
+pause. Without the pause, aiokafka would fetch again at once.
 """
 _RETRY_AFTER_S: Final = 0.1
 """The pause after a fetch with a topic id that the broker does not know. Without the pause, aiokafka would repeat the
@@ -79,10 +79,10 @@ class Fetching:
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
-        """Send a request. A fetch names its topics by their ids, if all ids are known and the broker supports them.
+        """Send a request. If all topic ids are known and the broker supports ids, a fetch names its topics by ids.
 
-        Such a fetch leaves out the partitions without a lane. If no partition has a lane yet, nothing is sent, and the
-        answer is empty.
+        A fetch by ids leaves out partitions without a lane: the stream has not found their starting positions yet. If
+        no partition has a lane, nothing is sent, and the answer is empty.
         """
         if isinstance(request, FetchRequest):
             self._set_wait(request)

@@ -168,7 +168,8 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # The state counts no item whose event is not stored. If both are stored together, it counts every stored event.
+    # The state never counts an item whose event is not stored. If the state is stored with the events (`ahead`), it
+    # counts all stored events.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
     # Items that appeared while the service was down are not lost, unless they are gone again.
@@ -282,8 +283,8 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
 def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
-    """The event of the second content was durable, but perhaps not the position after it. The next content must not be
-    mistaken for the second."""
+    """The service dies when the event of the second content is durable, perhaps before the state is. The third content
+    equals the first, and must still make an event."""
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}
         scene.instance.start()

@@ -157,7 +157,8 @@ def _publish(kafka: KafkaServer, topic: str) -> None:
 def _until_it_grows_no_more(peak: Peak) -> None:
     """Wait until the peak grows by less than 16 MiB in ten seconds.
 
-    Each attempt to write adds a little. Without a bound, memory would grow by hundreds of MiB in this time.
+    The database is held up, and each attempt to write adds a little. Without a bound, memory would grow by hundreds of
+    MiB in this time.
     """
     before = 0
     while peak.bytes > before + 16 * MIB:

@@ -113,7 +113,7 @@ def rehearse(scene: Scene, half: int) -> None:
     assert scene.instance.stop() == 0
     scene.restore()
     assert scene.counts() == {"one": (half, half), "other": (half, half)}
-    # The broker keeps the messages that are published now. They must come after the messages that are read again.
+    # Publish more messages while no service runs. They must come after the messages that are read again.
     scene.produce(10)
 
     # Without the command, the stream is not read, and the watchers name the command.

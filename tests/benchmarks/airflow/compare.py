@@ -142,9 +142,10 @@ class _Stalls:
 
 
 async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, float]:
-    """Return the longest stall in ms while idle, and while `events` outstanding events are released.
+    """Return the event loop's longest stall in ms: while it is idle, and while the outstanding events are released.
 
-    One of two subscribers is stuck at its first event, so all events stay outstanding until it leaves or times out.
+    One of two subscribers is stuck at its first event. So all `events` events stay outstanding until this subscriber
+    leaves or times out.
     """
     work = Work(events, 8, stuck_subscribers=frozenset({1}), subscribers=2)
     Work.current = work

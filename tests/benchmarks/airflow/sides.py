@@ -1,6 +1,6 @@
-"""Runs one producer and its filters in our runtime and in Airflow's, each driven as its own triggerer drives it.
+"""Runs one producer and its filters in our runtime and in Airflow's, each driven as in its own service.
 
-Airflow's triggerer also logs each event and sends messages to its supervisor. This module leaves that work out, so that
+Airflow's service also logs each event and sends messages to its supervisor. This module leaves that work out, so that
 only the two runtimes are compared. On both sides a task confirms the derived events, once in each turn of the loop.
 """
 
@@ -24,8 +24,8 @@ from triggerer.streams.clock import SystemClock
 _BURST: Final = 128
 MANY: Final = 2_000_000
 ACK_TIMEOUT: Final = 5.0
-"""The ack timeout in seconds, by a clock that stands still. Airflow looks for overdue events every tenth of it, in real
-time."""
+"""The ack timeout in seconds, by a clock that stands still. Ten times in this many seconds of real time, Airflow looks
+for overdue events."""
 
 
 @dataclass(slots=True)

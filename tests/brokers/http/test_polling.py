@@ -224,7 +224,7 @@ async def test_all_pages_that_are_there_at_first_are_skipped(
 async def test_pages_that_are_skipped_may_be_many_and_the_server_may_ask_for_patience(
     server: Server, streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Skipped pages after the hundredth once fired as if they were new, and a 429 between pages ended the stream."""
+    """In an earlier version, items after 100 skipped pages made events, and a 429 between pages ended the stream."""
     monkeypatch.setattr("producers.http.producer.MOST_PAGES", 2)
     busy = [Reply(429, headers={"Retry-After": "0"})]
 

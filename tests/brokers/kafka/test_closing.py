@@ -134,7 +134,8 @@ async def test_a_member_that_is_closed_while_it_joins_once_more_does_not_wait_fo
             async with driving(producer_on(servers, topic, topic)):
                 await _is_drained(stays)
                 with anyio.fail_after(10):
-                    # The stream that stays cannot join yet, so the second client belongs to the stream that leaves.
+                    # Wait for two clients to join: the new stream and the stream that leaves. The stream that stays
+                    # cannot join yet.
                     while len(joining) < 2:  # noqa: ASYNC110 (the client sends no notice)
                         await anyio.sleep(0.01)
                 await leaves.producer.aclose()

@@ -180,7 +180,7 @@ async def test_a_restored_database_is_refused_and_the_command_brings_each_messag
     scene: Scene,
 ) -> None:
     backup_time = await scene.lose_half()
-    # The broker keeps the messages that are published now. They must come after the messages that are read again.
+    # Publish more messages while no service runs. They must come after the messages that are read again.
     scene.produce(10)
     for _ in range(2):
         async with scene.serving() as database:

@@ -1,4 +1,4 @@
-"""The producer, if Service Bus is unreachable, refuses a request, or differs from the configuration; and its errors."""
+"""The producer's errors and retries if Service Bus is unreachable, refuses a request, or contradicts the settings."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_nobody_there_at_the_start_is_an_error_that_says_where_it_looked(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening: refused at once
         port = taken.getsockname()[1]
-        # In spite of this timeout the stream must end at once: until then its watchers are shown as running.
+        # The stream must end at once in spite of this timeout, because its watchers are shown as running until it ends.
         producer = producer_on(
             servicebus_server, "any", connection_string=connection_string(port),
             connect_timeout_s=3600.0,

@@ -52,7 +52,7 @@ async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
 async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """If our clock is ahead, each lock seems expired on arrival. The producer once renewed such locks non-stop."""
+    """If our clock is ahead, new locks seem to have ended. An earlier version renewed such locks without a pause."""
     queue: Queue = request.getfixturevalue(of)
     real = locks.remaining_s
     monkeypatch.setattr(locks, "remaining_s", lambda until: real(until) - 3600)
@@ -138,12 +138,13 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.advance()
         await until(lambda: queue.values == [])
         assert sorted(driver.values) == values
-        # Settled messages are not renewed, and they made room for 30 others.
-        # Renewals that were under way when the messages were settled end within a lock's time.
+        # Settled messages are not renewed. Wait first for the renewals that were under way when the messages were
+        # settled: these renewals end within a lock's time.
         await driver.stay_quiet(LOCK_S)
         renewals = queue.server.stats()["operations"].get("renew-lock", 0)
         await driver.stay_quiet(LOCK_S * 2)
         assert queue.server.stats()["operations"].get("renew-lock", 0) == renewals
+        # The settled messages made room for 30 others.
         gate[0] = False
         deliveries = len(driver.deliveries)
         await asyncio.to_thread(queue.send, *values)
@@ -168,7 +169,7 @@ async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_w
 async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Service Bus delivers an abandoned message again without a delay, so the producer abandons it after the delay."""
+    """Service Bus delivers an abandoned message again at once. So the producer waits before it abandons the message."""
     queue.send("a")
     # Without jitter.
     monkeypatch.setattr(DeliveryPolicy, "delay", lambda *_: LOCK_S * 4)

@@ -259,7 +259,7 @@ async def test_a_refusal_says_what_to_do(queue: Queue, code: str, status: int, h
 async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
     brief: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each failed renewal of a message once made a log line. An outage with many messages made thousands of lines."""
+    """In an earlier version, each failed renewal made a log line. An outage with many messages made thousands."""
     asked = 0
 
     async def fail(exchange: Exchange) -> Answer | None:

@@ -69,7 +69,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 def _process_of_the_run(executor: Executor) -> psutil.Process:
-    """Return the process of the only run: the only child of the only worker that has a child of its own."""
+    """Return the process of the only run. It is the only worker's child that has children itself."""
     (found,) = (one for one in psutil.Process(executor.worker_pids[0]).children() if one.children())
     return found
 
@@ -193,7 +193,7 @@ async def test_a_process_that_dies_while_it_reads_the_file_fails_its_run(house: 
 async def test_a_worker_that_cannot_start_fails_its_run(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run fails at once. Other executors could not start a worker either, so further attempts would never end."""
+    """The run fails at once. Other executors could not start a worker either, so the run would be repeated for ever."""
     await house.add_dag("sleeps", SLEEPS)
     (house.folder / "sitecustomize.py").write_text("import os; os._exit(9)")
     monkeypatch.setenv("PYTHONPATH", str(house.folder))

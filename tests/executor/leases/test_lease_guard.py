@@ -360,8 +360,8 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)
-        # Processes that execute Python functions are in other process groups. They notice the end of the JVM and exit,
-        # but at a load of 12 that once took three seconds. The kernel kills them even while they are suspended.
+        # Processes that execute Python functions are in process groups of their own. They exit when the JVM has ended,
+        # but at a load of 12 that once took three seconds. So suspend all processes: then only the kernel can end them.
         assert len({os.getpgid(one.pid) for one in family}) > 3
         for one in family:
             one.suspend()

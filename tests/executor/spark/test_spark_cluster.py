@@ -104,7 +104,8 @@ async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
         run = await waits(house, pk, spark_cluster)
         said = said_of_waits(house, run)
         assert said[-1] == f"WARNING triggerer.run: the run waits for {run.waiting_for}"
-        # This run could get both cores as soon as the first run ends. The waiting run must come before it.
+        # Queue a third run, which could get both cores as soon as the first run ends. The second run waits already, and
+        # must continue before the third.
         (last_pk,) = await house.queue("holds", params=last.params)
         first.open()
         (run,) = await house.ended(pk, timeout=TIMEOUT_S)

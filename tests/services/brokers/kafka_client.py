@@ -187,9 +187,9 @@ class KafkaClient:
                         raise
                 await asyncio.sleep(0.05)
 
-        # confluent-kafka's admin client would need no loop. But if the garbage collector runs in a thread of
-        # librdkafka and finds such a client, the process aborts (confluent-kafka-python#2129). With 2.16.1,
-        # this ended every second run of test_services.py.
+        # Do not use confluent-kafka's admin client, although it would need no loop. If the garbage collector runs in a
+        # thread of librdkafka and finds such a client, the process aborts (confluent-kafka-python#2129). With 2.16.1,
+        # every second run of test_services.py ended so.
         return run_apart(attempts())
 
     def _consumer(self, request: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:

@@ -34,7 +34,8 @@ def open_pubsub(
 
     Args:
         stream_lifetime_s: After this time the server ends each stream, as the service does; 0: never.
-        is_optimized: True for measurements. Such a build takes a third more processor time, and CI builds it each time.
+        is_optimized: True for measurements. Tests do not need it: to build an optimized server takes a third more
+            processor time, and each CI job builds the server.
     Raises:
         ServiceUnavailable: There is no Go, or it could not build the server.
     """

@@ -1,9 +1,14 @@
 """A Pub/Sub server in this process that follows the service's rules, with faults that a test asks for.
 
-It has features that pstest lacks: ack ids that expire with their delivery, exactly-once subscriptions that refuse
-single ids, several outstanding messages of one ordering key, redelivery of a key from the message that was given back,
-and flow control by stream. It follows Google's documentation of subscriptions, exactly-once delivery and ordering.
-Where the documentation says nothing, the server behaves in the way that is hardest for a client.
+It has features that pstest lacks:
+
+- Ack ids expire with their delivery.
+- An exactly-once subscription can refuse single ids.
+- Several messages of one ordering key can be outstanding. A key is redelivered from the message that was given back.
+- Each stream has its own flow control.
+
+The server follows Google's documentation of subscriptions, exactly-once delivery and ordering. Where the documentation
+says nothing, the server behaves in the way that is hardest for a client.
 """
 
 from __future__ import annotations

@@ -54,7 +54,11 @@ class Registry:
         references: tuple[tuple[str, str], ...] = (),
         serialized: str | None = None,
     ) -> int:
-        """Add a schema, and return its id. In `references`, each name stands for version 1 of its subject."""
+        """Add a schema, and return its id.
+
+        Args:
+            references: Pairs of a name and a subject. The name stands for version 1 of the subject.
+        """
         schema_id = 100 + len(self._by_id)
         found = {
             "schema": schema,

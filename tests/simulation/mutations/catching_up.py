@@ -58,7 +58,7 @@ def a_reader_of_the_lane_tail_misses_dropped_messages() -> Replacements:
 
 @mutation(rules="S13|S2/S7", seed=365)
 def a_row_that_was_read_before_it_went_counts() -> Replacements:
-    """A new trigger brings a position that was read from the store before the watcher had caught up."""
+    """The runtime uses a new trigger's position, although it was read before the watcher had caught up."""
     right = CatchUpTasks._load_backlogs
 
     def load_lags(self: CatchUpTasks, member: Member) -> None:

@@ -19,9 +19,12 @@ from triggerer.store.database.script import Script
 
 T = TypeVar("T")
 Replacements: TypeAlias = "Iterator[tuple[Any, Any] | tuple[Any, Any, Any]]"
-"""Pairs of a function, method or property and its wrong version, or triples (module or class, its value, wrong value).
+"""The replacements of a mutation, as pairs or triples.
 
-A function is replaced in each module of the package that has imported it. A triple replaces it in one place."""
+A pair is a function, method or property and its wrong version. A function is replaced in each module of the package
+that has imported it. A triple is a module or class, one of its values, and the wrong value. The value is replaced only
+there.
+"""
 
 Replace: TypeAlias = "Callable[[], Replacements]"
 Register: TypeAlias = "Callable[[Replace], Replace]"

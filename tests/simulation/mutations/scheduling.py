@@ -28,7 +28,7 @@ from triggerer.testing.simulation.database.planning_writes import Locks, Plannin
 
 @mutation(rules="T5|T2|L2", seed=8, quick=True)
 def a_due_moment_goes_before_its_run_is_stored() -> Replacements:
-    """The next run of a timetable is stored in one transaction, and the due run in a later one."""
+    """One transaction stores when a timetable's next run is due, and only a later transaction stores the due run."""
     right = Scheduler._plan_locked
 
     def note(dag_ids: Sequence[str], limit: int) -> Script[None]:
@@ -111,7 +111,7 @@ def an_event_gets_two_runs_by_two_schedulers() -> Replacements:
 
 @mutation(rules="S4|S9", seed=3, quick=True)
 def a_plan_is_carried_out_although_its_dag_changed() -> Replacements:
-    """A scheduler acts on its look without a lock, although another scheduler has planned the DAG's runs meanwhile."""
+    """A scheduler reads a DAG without a lock, and creates its runs although another scheduler has done so meanwhile."""
 
     def create_run(*arguments: Any, **options: Any) -> CreateRun:
         return CreateRun(*arguments, **{**options, "unchanged": None})

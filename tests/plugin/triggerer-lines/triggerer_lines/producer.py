@@ -62,7 +62,8 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             for name, (inode, end, failures) in positions.items()
         }
         while True:
-            # Copies: an advance may set a position back while the thread reads. The lines read by then are ignored.
+            # Give the thread copies, because an advance may set a position back while the thread reads. Then the lines
+            # have an old `delivery`, and are ignored.
             files = {name: replace(file) for name, file in self._files.items()}
             lines = await to_thread.run_sync(read_lines, self._directory, files)
             for line in lines:

@@ -6,8 +6,8 @@ to claim. The group's list of pending entries has only the entries that failed, 
 `XPENDING` shows which entry holds a stream up.
 
 Redis gives a stream no identity: after `DEL`, a new stream with the old name looks like the old stream. Therefore the
-producer adds a consumer with a random name to a new group. `DEL` also removes the group with this name, so another name
-shows that the stream was created again. The name is the stream's incarnation.
+producer adds a consumer with a random name to each new group, and this name is the stream's incarnation. `DEL` removes
+the group and its consumer too. So another consumer's name shows that the stream was created again.
 """
 
 from __future__ import annotations

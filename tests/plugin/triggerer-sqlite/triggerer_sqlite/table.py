@@ -1,4 +1,7 @@
-"""The queue, in place of your broker and its client library: rows that are leased, and deleted when done."""
+"""A queue in a SQLite table. It stands for a broker with its client library.
+
+A row is a message. A reader leases the row, and deletes it when the message is done.
+"""
 
 import sqlite3
 import time
