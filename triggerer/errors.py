@@ -190,8 +190,8 @@ class AckTimeout(PluginError):
 class SubscriberOverflow(PluginError):
     """A subscriber held up its stream: its queue stayed full, or its unresolved messages reached a limit of the stream.
 
-    A subscriber with a full queue fails after `shared_stream_overflow_grace`. If siblings wait for more messages, and
-    this subscriber can fall behind alone, it usually fails at once.
+    A subscriber with a full queue fails after `shared_stream_overflow_grace`. A subscriber that can fall behind alone
+    usually fails at once, while siblings wait for more messages.
     """
 
 

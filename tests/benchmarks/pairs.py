@@ -2,8 +2,8 @@
 
 `python -m tests.benchmarks.pairs TREE latency|events|throughput|ingestion [--store sqlite|postgresql] [--pairs 5]`
 
-TREE is a checkout of the commit before (`git worktree add TREE COMMIT`). It is compared with the checkout that runs
-this module. Both use this interpreter with its libraries, one broker, and equal messages.
+TREE is a checkout of another commit (`git worktree add TREE COMMIT`). The checkout that runs this module is compared
+with it. Both use this interpreter with its libraries, one broker, and equal messages.
 
 - `latency` measures until the event is committed, the run is queued, and the broker is advanced.
 - `events` measures until the event is committed and the broker is advanced. There is no DAG.

@@ -130,8 +130,8 @@ class TriggererSettings:
     shared_stream_subscriber_queue_size: Count = 1024
     """The most messages that wait for one subscriber in memory."""
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
-    """A subscriber fails if its full queue pauses the poll for longer than this time. But if the subscriber can fall
-    behind alone, and a sibling waits for messages, the subscriber falls behind at once."""
+    """A subscriber fails if its full queue pauses the poll for longer than this time. A subscriber that can fall behind
+    alone does not get this time while a sibling waits for messages: it falls behind at once."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
     """The treatment of a message that one watcher fails and another watcher accepts. "catch_up": the failing watcher
     falls behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""

@@ -5,8 +5,8 @@ In each mode the product is measured first, and then a bare PySpark client:
 - The product has a warm worker. The time goes from the queueing of a run to its first row.
 - The client has a warm driver or server. The time goes from the request for a new session to its first row.
 
-Both make a DataFrame of three Python rows and take the first row. `cold` is the first measurement. It includes the
-start of the worker and of the driver, for bare PySpark only of the driver.
+Both make a DataFrame of three Python rows and take the first row. `cold` is the first measurement. For the product, it
+includes the start of the worker and of the driver. For bare PySpark, it includes the start of the driver.
 """
 
 from __future__ import annotations

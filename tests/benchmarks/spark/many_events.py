@@ -2,9 +2,9 @@
 
 Run with `python -m tests.benchmarks.spark.many_events --events 1000000`.
 
-Each way is a run in local mode on SQLite, with a warm session, and with a new executor and worker. The task makes the
-DataFrame, counts its rows, and sums one field. The task measures its own times, and the largest resident size of its
-process.
+Each way is one run in local mode on SQLite. The executor and the worker are new, and the task warms up its Spark
+session before it measures. The task makes the DataFrame, counts its rows, and sums one field. It measures its own
+times, and the largest resident size of its process.
 """
 
 from __future__ import annotations
