@@ -108,7 +108,7 @@ class Reader:
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
             # `orjson` reads very large integers as floats, which lose digits, so two different keys might look equal.
-            # Read such keys again as texts with all digits, because every store accepts a text.
+            # Read such keys again as texts with all digits. A store may refuse so large an integer, but never a text.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [
