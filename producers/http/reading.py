@@ -48,7 +48,7 @@ class Reader:
         items: The path to the list. None: the answer as a whole is the only item.
         item_key: The path in an item to its key. Without a path, or without a key at the path, the whole item is the
             key.
-        cursor: The path to the cursor.
+        cursor: The path to the value that the next request sends as its cursor.
     """
 
     def __init__(self, items: str | None, item_key: str | None, cursor: str | None) -> None:
