@@ -144,8 +144,8 @@ async def _leave_group(consumer: Any) -> None:
             except sdk.KafkaError as error:
                 # Only log the error: without a leave request, the broker removes the member when its session expires.
                 logger.info("group %s could not be left: %s", coordinator.group_id, error)
-    # Forget the membership. Otherwise the client would send a second leave request over the connection of the join, and
-    # the broker does not read that connection before it answers the join.
+    # Forget the membership. Otherwise the client would send a second leave request, over the connection that sent the
+    # join. The broker does not read that connection before it answers the join.
     coordinator.reset_generation()
 
 
