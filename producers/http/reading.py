@@ -48,7 +48,7 @@ class Reader:
         items: The path to the list. None: the answer as a whole is the only item.
         item_key: The path in an item to its key. Without a path, or without a key at the path, the whole item is the
             key.
-        cursor: The path to the cursor.
+        cursor: The path to the value that the next request sends as its cursor.
     """
 
     def __init__(self, items: str | None, item_key: str | None, cursor: str | None) -> None:
@@ -108,7 +108,7 @@ class Reader:
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
             # `orjson` reads very large integers as floats, which lose digits, so two different keys might look equal.
-            # Read such keys again as texts with all digits, because every store accepts a text.
+            # Read such keys again as texts with all digits. A store may refuse so large an integer, but never a text.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [

@@ -154,7 +154,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         - The log contains the position again, for instance because messages were written after the broker's report:
           reading continues at the lane's committed position.
 
-        Messages that are read again create no second event, because their keys are stored.
+        Messages that are read again create no second event, because the store has their idempotency keys.
 
         Raises:
             BrokerUnavailable: A topic was created again, or the broker does not answer.
@@ -190,8 +190,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 position.offset,
             )
             self._consumer.seek(partition, position.offset)
-            # Commit the position and its cuts before a message is delivered. The cuts are part of the keys, and after a
-            # crash the next owner must give each message the same key.
+            # Commit the position and its cuts before a message is delivered. A message's idempotency key depends on the
+            # cuts, and after a crash the next owner must give each message an unchanged key.
             if await self._commits.commit(partition, lane.membership, position):
                 self._resume(lane)
             else:
@@ -263,7 +263,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # A timer is enough, and no task is needed, because `_release` awaits nothing. The lane's end stops the timer.
+        # Resume the partition by a timer. No task is needed, because `_release`, which resumes the partition, awaits
+        # nothing. The lane's end stops the timer.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)

@@ -80,8 +80,8 @@ class DeadLetters:
 
         The headers `triggerer.dead-letter.*` say where the message comes from, and contain the entries of `evidence`,
         which has at least a `reason`. A message with neither key nor value gets an empty value and the header
-        `null-value`. If this process stops before the commit, the message is written again; topic, partition and offset
-        in the headers identify such repeats.
+        `null-value`. If this process stops before a commit has moved the group's position past the message, the message
+        is written again. Topic, partition and offset in the headers identify such repeats.
 
         Raises:
             BrokerError: The message could not be written; nothing may be committed past it.

@@ -1,8 +1,8 @@
 """The messages in flight of one partition during one assignment, and the partition's committed position.
 
 Synchronous, without I/O. Each assignment of a partition has a lane of its own (`LaneInFlight`), and each message refers
-to its lane. So `advance` can ignore a message whose assignment has ended. A lane's number `delivery` grows with each
-rewind. The outcome of a message with an earlier number is ignored.
+to its lane. So the producer's `advance` can ignore a message whose assignment has ended. A lane's number `delivery`
+grows with each rewind. The outcome of a message with an earlier number is ignored.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import DivergingEpoch
 
 _READ_BEFORE: Final = 100_000
-"""A cut changes the keys of new messages, up to this number of offsets after the last fetched message.
+"""After a cut, new messages get other idempotency keys, up to this number of offsets after the last fetched message.
 
-An earlier owner of the partition may have read further than this process, and made events of messages that were lost in
-the cut. New messages get the offsets of the lost messages, so they need other keys: these keys contain an epoch. The
-number is ten times the default of `max_outstanding_events_per_lane`.
+A cut is the loss of the log's end; new messages get the lost offsets again. An earlier owner of the partition may have
+read further than this process, and made events of lost messages. So the keys of new messages at these offsets contain
+an epoch. The number is ten times the default of `max_outstanding_events_per_lane`.
 """
 _CUTS: Final = 8
 """The most cuts that are remembered, because the metadata of a commit has a limited size."""

@@ -45,8 +45,9 @@ class LaneReader:
 
     Args:
         group: The group's name.
-        group_lane: Returns the lane of the group's assignment; None while the partition is not assigned. The reader
-            uses the cuts that this lane knows. So the group and the reader give a message the same key.
+        group_lane: Returns the lane of the group's assignment; None while the partition is not assigned. A message's
+            idempotency key depends on the cuts of the log, where the log lost its end. The reader uses the cuts that
+            this lane knows, so that the group and the reader give a message the same key.
     """
 
     def __init__(
@@ -159,15 +160,16 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # A position has the cuts that its reader knew. If a cut is missing, that reader may have missed the messages
-        # that were written after the cut. So read from the cut again.
+        # A position contains the cuts that its reader knew. If the group knows a further cut, that reader may have
+        # missed the messages that were written after this cut. So read again from this cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
         committed = CommittedPosition(
             offset,
             topic_id=topic.topic_id,
-            # If the epoch is known, each fetch contains it, so that the broker can report a later cut.
+            # If the leader epoch of the message before `offset` is known, each fetch contains the epoch, so that the
+            # broker can report a later cut.
             epoch=None
             if group is None or offset > group.delivered
             else group.epochs.before(offset),

@@ -131,8 +131,8 @@ class KafkaMessage(BrokerMessage):
             "timestamp": self.timestamp,
             "headers": [name for name, _ in self.headers],
             "sizes": [None if content is None else len(content) for content in contents],
-            # The message's key depends on the cuts of the log. The committed position may lack some of them, because it
-            # drops a cut once it is past the offsets of the cut. So store the cuts of the lane.
+            # The message's idempotency key depends on the cuts of the log. The committed position may lack some cuts,
+            # because it drops a cut once it is past the lost offsets. So store the cuts of the lane.
             "lane": replace(self.lane.committed, used=self.lane.used).metadata,
         }
         return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))

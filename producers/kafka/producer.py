@@ -211,7 +211,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await assignment.reset_out_of_range(error.offsets)
             return []
         # Nothing was awaited after the client returned the records, so their lanes have not changed. Records without a
-        # lane were fetched before their partition's position was found; they are fetched again after the seek.
+        # lane were fetched before their partition's position was found; they are fetched again from that position.
         return [
             (lane, lane.delivery, records)
             for partition, records in batches.items()
@@ -250,7 +250,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._settler.advance(batch)
 
     def use_mark(self, mark: StoreMark) -> None:
-        """Store the mark in the metadata of each commit, and check the marks in the commits of assigned partitions."""
+        """Store the mark in the metadata of each commit. Refuse to read if a commit has a newer mark than the store."""
         self._mark = mark
 
     def use_standing(self, report: ReportStanding) -> None:

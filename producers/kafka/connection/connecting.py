@@ -144,8 +144,8 @@ async def _leave_group(consumer: Any) -> None:
             except sdk.KafkaError as error:
                 # Only log the error: without a leave request, the broker removes the member when its session expires.
                 logger.info("group %s could not be left: %s", coordinator.group_id, error)
-    # Forget the membership. Otherwise the client would send a second leave request over the connection of the join, and
-    # the broker does not read that connection before it answers the join.
+    # Forget the membership. Otherwise the client would send a second leave request, over the connection that sent the
+    # join. The broker does not read that connection before it answers the join.
     coordinator.reset_generation()
 
 
@@ -180,8 +180,9 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         # Only log the error: without a leave request, the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
-        # Despite the shield, a cancellation that the client raised may have interrupted `stop`. While our own task is
-        # being cancelled, `guarded` cannot tell the client's cancellation from ours.
+        # If `stop` has not ended, end the tasks that it left. It may have taken too long. Or a cancellation that the
+        # client raised may have interrupted it despite the shield: while our own task is being cancelled, `guarded`
+        # cannot tell the client's cancellation from ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
                 await abort_consumer(consumer)

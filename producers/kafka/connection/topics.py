@@ -20,7 +20,7 @@ class Topics:
     """The topics of a stream.
 
     Attributes:
-        names: The names of the topics, sorted; or the text of the pattern alone.
+        names: The names of the topics, sorted. With a pattern: the pattern's text, and nothing else.
         pattern: A regular expression, matched from the beginning of a name. It matches no dead-letter topic. None: the
             topics are listed in `names`.
     """

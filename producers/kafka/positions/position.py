@@ -20,7 +20,7 @@ class UsedOffsets(NamedTuple):
     """Offsets that a log uses again after a cut, from `since` up to, but not including, `below`.
 
     Lost messages at these offsets may have events already. `epoch` is the epoch of the leader that wrote the lost
-    messages. The keys of the new messages contain this epoch, so that they differ from the keys of the lost messages.
+    messages. The idempotency key of a new message contains this epoch, and so differs from the lost message's key.
     """
 
     since: int

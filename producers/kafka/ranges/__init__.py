@@ -1,1 +1,1 @@
-"""Ranges of offsets: how far events cover each partition, and which offsets are new. No message is read."""
+"""Finds ranges of new offsets, and remembers up to which offset each partition has events. No message is read."""

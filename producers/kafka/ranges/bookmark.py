@@ -13,7 +13,7 @@ class Cut(NamedTuple):
     """The last cut of a partition's log: the log lost its end, and uses the lost offsets again."""
 
     number: int
-    """How many times the log was cut. The number is in the keys of ranges whose offsets are used again."""
+    """How many times the log was cut. If an event has offsets that are used again, its key contains this number."""
     below: int
     """Events from before the cut may contain offsets of lost messages. All such offsets are below this one."""
     is_reported: bool

@@ -154,8 +154,8 @@ class LogEnds:
         for one in asked:
             known = bookmark.of_partition(one.topic, described[one.topic].topic_id, one.partition)
             assert known is not None
-            # An open transaction makes `ends` smaller than the end of the log. So prefer the end of the epoch, if it is
-            # known.
+            # An open transaction makes `ends` smaller than the end of the log. So prefer the offset at which the
+            # messages of the bookmark's epoch end in the broker's log, if the broker told it.
             end = found.get(one, ends[one])
             if end < known.to:
                 cut[one] = end
