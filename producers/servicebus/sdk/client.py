@@ -129,8 +129,8 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # The client tells Service Bus this timeout, and Service Bus sends an empty frame if there is nothing else to
-        # send in that time. So a longer silence shows that the connection is broken.
+        # The client tells Service Bus the idle timeout. If there is nothing to send for that time, Service Bus sends an
+        # empty frame. So a longer silence shows that the connection is broken.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.

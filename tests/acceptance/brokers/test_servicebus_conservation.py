@@ -102,7 +102,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int, restarts: in
 
 
 def _check(scene: Scene) -> None:
-    """Check that each sent message has one event for each watcher that wants it, in a run that has ended."""
+    """Check that each sent message has one event for each watcher that wants it, and that the events' runs ended."""
     scene.until_empty()
     scene.check_numbers(
         {

@@ -19,7 +19,8 @@ from tests.services.process import ServiceUnavailable
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
-# Each mark has the number of its attempt and its time; `begin` is written before an attempt uses Spark.
+# The DAG's task leaves marks: empty files whose names have the number of the attempt and the time. The mark `begin` is
+# left before an attempt uses Spark.
 _DAG = """
 import os, time, uuid
 from triggerer import DAG, task

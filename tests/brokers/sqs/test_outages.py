@@ -1,4 +1,4 @@
-"""The service throttles, refuses, is unreachable, or forgets the queue: no message is lost, and errors are clear."""
+"""SQS throttles, refuses, is unreachable, or forgets the queue: no message is lost, and errors are clear."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_network_that_is_cut_loses_nothing_and_ends_nothing(
 
 
 async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
-    """The service handed out messages in a lost answer. A request with the same attempt id gets the same messages."""
+    """SQS handed out messages in an answer that was lost. A request with the same attempt id gets the same messages."""
     lost = 0
 
     async def lose(exchange: Exchange) -> None:
@@ -146,7 +146,7 @@ async def test_a_service_that_stays_away_ends_the_stream_in_the_time_that_is_set
 
 
 async def test_a_queue_that_is_deleted_and_made_again_is_another(queue: Queue) -> None:
-    """The service gives new message ids, so no message of the new queue is taken for a repeat."""
+    """SQS gives new message ids, so no message of the new queue is taken for a repeat of an old message."""
     await asyncio.to_thread(queue.send, "a")
     keys = []
     with pytest.raises(BrokerRefused, match=r"queue does not exist.*check the queue's name"):  # noqa: PT012
