@@ -59,7 +59,8 @@ _SERVERS = {
 
 
 def pytest_collection() -> None:
-    # Collecting creates modules and tests, which all stay. Looking for garbage would take a third of the time.
+    # Turn off the garbage collector: collecting tests creates objects that all stay, and looking for garbage among them
+    # would take a third of the time.
     gc.disable()
 
 

@@ -293,7 +293,7 @@ async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
 def test_a_key_that_cannot_be_used_is_no_missing_right_on_the_queue(
     code: str, kind: type[Exception], hint: str
 ) -> None:
-    """SQS also sends the query protocol's code in a header, and the SDK reports that code as the error's code."""
+    """SQS sends the code of its older query protocol in a header, and the SDK reports that code as the error's code."""
     answer = {"Error": {"Code": code, "Message": "No.", "QueryErrorCode": "any", "Type": "Sender"}}
     error = translate(ClientError(answer, "ReceiveMessage"), "receiving from queue 'q'")  # type: ignore[arg-type]
     assert type(error) is kind

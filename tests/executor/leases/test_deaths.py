@@ -628,7 +628,8 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor took this one for dead and queued the run again. Then this executor claims the run again."""
+    """Another executor took the run's executor for dead, and queued the run again. Then the run's executor claims
+    it."""
     house = any_house
     await house.add_dag(
         "notes",
