@@ -31,10 +31,10 @@ _FENCE: Final = Fence("stream", "benchmark", 1)
 class Log:
     """A log of numbers, spread evenly over the lanes.
 
-    The group reads the messages from `first` up to `end`. Watchers that catch up may also read earlier messages.
+    The live watchers read the messages from `first` up to `end`. Watchers that catch up may also read earlier messages.
 
     Args:
-        rate: Messages per second from `first` on. None: the group gets messages as fast as it takes them.
+        rate: Messages per second from `first` on. None: live watchers get messages as fast as they take them.
     """
 
     current: ClassVar[Log]

@@ -88,7 +88,7 @@ async def _waiting_process(executor: Executor) -> psutil.Process:
 
 
 async def _stop_waiting_process(executor: Executor) -> psutil.Process:
-    """Stop the process that waits for an order. Search again if the process of an ended run was found first."""
+    """Stop the process that waits for a run. Search again if the process of an ended run was found first."""
     while True:
         waiting = await _waiting_process(executor)
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -628,8 +628,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor took the run's executor for dead, and queued the run again. Then the run's executor claims
-    it."""
+    """Another executor took the run's executor for dead, and queued the run. The run's executor claims it again."""
     house = any_house
     await house.add_dag(
         "notes",
