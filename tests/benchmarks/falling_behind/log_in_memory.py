@@ -1,4 +1,6 @@
-"""A log in memory, its watchers, and a store that stores nothing, so that only the runtime takes time."""
+"""An upstream in memory that works like a Kafka topic, its watchers, and a store that stores no event. So only the
+runtime takes time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member that is closed during a rebalance does not wait for the group, and the group does not wait for it."""
+"""A consumer that is closed during a rebalance does not wait for its group, and the group does not wait for it."""
 
 import uuid
 from collections.abc import AsyncIterator
