@@ -59,7 +59,8 @@ _SERVERS = {
 
 
 def pytest_collection() -> None:
-    # Collecting creates modules and tests, which all stay. Looking for garbage would take a third of the time.
+    # Turn off the garbage collector: collecting tests creates objects that all stay, and looking for garbage among them
+    # would take a third of the time.
     gc.disable()
 
 
@@ -318,8 +319,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Only async tests have a loop. pytest ends fixtures in reverse order. `_no_task_is_left` is set up first, so it
-    # checks after the other fixtures have ended.
+    # Request `_no_task_is_left` only for async tests, because other tests have no loop. It is set up before the test's
+    # other fixtures. pytest ends fixtures in reverse order, so it looks for tasks when the other fixtures have ended.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 

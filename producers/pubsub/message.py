@@ -30,7 +30,8 @@ class State(Enum):
     """Acknowledged, given back, or replaced by a new delivery after an earlier message of its lane failed."""
 
 
-# Names for code that runs for every message, because looking a member up in its enum takes longer.
+# Look the members of `State` up once: a look-up in an enum takes longer, and the code that uses them runs for each
+# message.
 READY: Final = State.READY
 OPEN: Final = State.OPEN
 SETTLING: Final = State.SETTLING

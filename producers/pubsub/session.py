@@ -127,7 +127,8 @@ class Session:
 
     async def _renew(self) -> None:
         async with anyio.create_task_group() as tasks:
-            # A separate limiter: the thread lives as long as the stream, and must not use up the shared threads.
+            # Use a separate limiter. The thread lives as long as the stream, and would take a place of the shared
+            # limiter for all this time.
             tasks.start_soon(
                 lambda: to_thread.run_sync(self._renewing.run, limiter=CapacityLimiter(1))
             )

@@ -57,7 +57,7 @@ class _Acks:
 
     Attributes:
         ends: When each id's lease ends.
-        waiter: The caller that waits for the answer; None: no caller waits.
+        waiter: The caller that waits for Pub/Sub's answer; None: no caller waits.
     """
 
     ack_ids: Sequence[str]

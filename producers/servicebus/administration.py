@@ -35,7 +35,7 @@ async def ask_administration(
 
     Args:
         what: The request, for the beginning of error texts.
-        verify: A file with the authorities to trust. True: the system's authorities.
+        verify: A file with the certificate authorities to trust. True: the system's certificate authorities.
     Raises:
         BrokerRefused: There is no such entity, or the policy or identity may not manage it.
         BrokerUnavailable: The namespace does not answer.

@@ -53,7 +53,7 @@ async def describe_delivery(
     does not depend on these facts.
 
     Args:
-        verify: A file with the authorities to trust. True: the system's authorities.
+        verify: A file with the certificate authorities to trust. True: the system's certificate authorities.
     """
     found = None
     if ask and not settings.is_emulator:

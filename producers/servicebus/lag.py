@@ -23,7 +23,7 @@ async def measure_lag(
     plain HTTP on another port.
 
     Args:
-        verify: A file with the authorities to trust. True: the system's authorities.
+        verify: A file with the certificate authorities to trust. True: the system's certificate authorities.
     Raises:
         BrokerRefused: There is no such entity, or the policy or identity may not manage it.
         BrokerUnavailable: The namespace does not answer.

@@ -154,7 +154,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     async def pause_lane(self, lane: Hashable) -> None:
         """Stop yielding messages of a group.
 
-        Messages that were received already wait in memory. SQS itself delivers no further message of a group while
+        Messages that have been received stay in memory. SQS itself delivers no further message of a group while
         messages of the group are in flight.
         """
         self._received.pause_lane(lane)

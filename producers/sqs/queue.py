@@ -94,7 +94,7 @@ def identity(queue: str, connection: Mapping[str, Any]) -> str:
     the name and the URL of a queue have different identities.
 
     Args:
-        connection: The section's keys and values.
+        connection: The keys and values of the connection's section.
     """
     if not is_url(queue):
         return queue

@@ -19,7 +19,7 @@ class ReceivedMessages:
         self._stashed: dict[Hashable, list[Delivery]] = {}
         """The messages of each paused lane, in order."""
         self._later: deque[tuple[float, list[Delivery]]] = deque()
-        """Messages to yield later, each list with its time by the event loop's clock. Not sorted by time."""
+        """Lists of messages to yield later, each with its due time by the event loop's clock. Not sorted."""
         self._is_paused = False
         self._has_changed = anyio.Event()
 

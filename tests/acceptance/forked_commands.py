@@ -218,7 +218,8 @@ def _become(request: Mapping[str, Any]) -> NoReturn:
         with Path(request[name]).open("ab") as file:
             os.dup2(file.fileno(), number)
     random.seed()
-    # Set what `python -m triggerer` sets: the program's name for the help, and a path without the working directory.
+    # Set what `python -m triggerer` sets: the program's name for the help, and an import path without the working
+    # directory.
     sys.modules["__main__"] = entry
     sys.argv = [str(entry.__file__), *request["arguments"]]
     del sys.path[0]

@@ -1,4 +1,4 @@
-"""Kills processes of a service at random moments of its runs, and reads the marks that the runs leave."""
+"""Kills processes of a service at random moments of its runs, and reads the lines (`Mark`) that the tasks wrote."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Conservation:
 
 def conservation(records: Records) -> Conservation:
     """Count the events and runs now, in one query."""
-    # A left join: with an inner join, the planner may start from the runs, and scan the queue for each run.
+    # Use a left join. With an inner join, the database may start from the runs, and scan the queue for each run.
     ((events, queued, taken, active, failed),) = records.rows(
         "SELECT (SELECT count(*) FROM asset_event), waiting, taken,"
         " (SELECT count(*) FROM dag_run WHERE state IN ('queued', 'running')),"

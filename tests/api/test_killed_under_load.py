@@ -104,7 +104,7 @@ def newest(client: httpx.Client) -> int:
 
 
 def late(client: httpx.Client, after: int, to: int) -> list[float]:
-    """Return the seconds from a tick to its event, sorted, for the ticks after `after` up to `to`.
+    """Return the seconds from each tick (a numbered message) to its event, sorted, for the ticks `after` + 1 to `to`.
 
     Raises:
         KeyError: A tick has no event.

@@ -52,7 +52,8 @@ def settings(tmp_path: Path) -> Settings:
     file = tmp_path / "triggerer.toml"
     file.write_text(CANARIES)
     found = load_settings(file, environ={"TRIGGERER__CORE__HOME": str(tmp_path)})
-    # Another process does not remember these secrets, so it must recognise them by their places in the settings.
+    # Forget the secrets that `load_settings` has just registered, as if another process had loaded them. `/config` must
+    # then recognise each secret by its place in the settings.
     forget_secrets()
     return found
 

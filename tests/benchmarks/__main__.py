@@ -39,7 +39,7 @@ def main() -> int:
     stores = arguments.stores.split(",")
     if unknown := {*which, *stores} - {*BENCHMARKS, "sqlite", "postgresql"}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    # Parts of the service run in this process. Their lines about upgrades and the like would bury the figures.
+    # Parts of the service run in this process. Their log lines, about upgrades and the like, would bury the figures.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     report = Report(arguments.json)
     report.say(f"{surroundings()}")

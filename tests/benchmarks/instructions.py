@@ -117,7 +117,8 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
             scene, topic, rate=arguments.rate, seconds=arguments.seconds, first=_WARM_UP
         )
         _wait_for(service, _WARM_UP + len(paced.messages), has_runs=has_runs)
-        # The work after the last message counts too, such as the commit at the broker. Nothing reports its end.
+        # The work after the last message counts too, such as the commit at the broker. Nothing reports the end of this
+        # work, so wait a fixed time.
         time.sleep(_SETTLE_S)
         took = time.monotonic() - began
         _control("--dump=load")

@@ -35,7 +35,9 @@ class Paced:
 
 
 def message(number: int) -> bytes:
-    """Return about 120 bytes of JSON. In the case "one of 20", `w` says which watcher accepts the message."""
+    """Return about 120 bytes of JSON. Its field `w` is the number of the watcher that accepts the message, if each
+    message matches only one watcher.
+    """
     content = {
         "n": number,
         "w": number % WATCHERS,

@@ -103,7 +103,7 @@ class Service:
         if not self._stamps.exists():
             return {}
         stamps: dict[str, Any] = orjson.loads(self._stamps.read_bytes())
-        # One scheduler makes all runs, so the order of the stamps is the order of the primary keys.
+        # One scheduler makes all runs, so the stamps of the runs are in the order of the runs' primary keys.
         pks = [pk for (pk,) in self.records.rows("SELECT id FROM dag_run ORDER BY id")]
         stamps["queued"] = dict(zip(pks, stamps["queued"], strict=True))
         return stamps

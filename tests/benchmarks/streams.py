@@ -1,4 +1,4 @@
-"""Measures the runtime alone, in one process: raw events per second through fan-out, filters and advance.
+"""Measures the runtime alone, in one process: the messages per second that all subscribers of a stream resolve.
 
 There is no broker and no database. Most filters of a shared stream skip most events, so the rows with `skip` show the
 cost of a subscriber without work. In the rows with `yield`, each filter derives an event from each raw event, and the

@@ -1,4 +1,4 @@
-"""A service with one DAG, whose application runs in cluster mode, and the marks that the application leaves."""
+"""A service with one DAG, whose application runs in cluster mode, and the files (marks) that the application leaves."""
 
 from __future__ import annotations
 

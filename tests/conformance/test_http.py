@@ -1,4 +1,7 @@
-"""Runs the conformance suites on the producer of polled URLs and its trigger. The broker is a list on a test server."""
+"""Runs the conformance suites on the producer that polls URLs, and on its trigger.
+
+A list on a test server stands in for the broker.
+"""
 
 from __future__ import annotations
 

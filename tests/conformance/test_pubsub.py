@@ -48,7 +48,7 @@ class PubSubConformance(ProducerConformance):
 
 class TestPubSub(PubSubConformance):
     # The messages have no ordering key, so each message is a lane of its own, and there is no order. There is no seek,
-    # because pstest redelivers empty messages after a seek.
+    # because Google's server (pstest) redelivers empty messages after a seek.
     features = frozenset(Feature) - {
         Feature.ORDERING,
         Feature.LANES,

@@ -1,4 +1,6 @@
-"""A double with a stored state passes the suite, and the suite finds the faults of the double's subclasses."""
+"""A producer in memory, with a stored state, passes the conformance suite. Its subclasses have faults, which the suite
+finds.
+"""
 
 from __future__ import annotations
 

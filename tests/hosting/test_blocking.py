@@ -1,4 +1,4 @@
-"""The host on a real database names a trigger that blocks the loop. If the trigger is isolated, it blocks no other."""
+"""A host on a real database names a trigger that blocks the event loop. An isolated trigger blocks no other trigger."""
 
 from __future__ import annotations
 

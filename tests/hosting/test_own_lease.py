@@ -72,7 +72,8 @@ async def test_it_leaves_the_broker_before_another_instance_owns_its_streams(
         await until(lambda: len(upstream.producers) == 1)
         async with hosting(database, "second") as second:
             cut_off.is_reachable = False
-            # The old owner cannot learn of this watcher. So only the new owner can make an event of the message "new".
+            # Declare a watcher that "first" cannot learn of, because it is cut off. So only "second" can make an event
+            # of the message "new".
             await declare(database, "new", upstream, only=["new"])
 
             async def is_taken_over() -> bool:

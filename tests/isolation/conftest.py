@@ -38,7 +38,9 @@ def upstream(request: pytest.FixtureRequest) -> Upstream:
 
 @pytest.fixture
 def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
-    """An isolation that the test enters. Its processes can import the tests, and none may be left at the end."""
+    """An `Isolation` that the test enters. Its processes can import the tests. At the end, none of its processes and
+    threads may be left.
+    """
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     yield Isolation(IsolationSettings(allowed_modules=(triggers.HERE,), grace=GRACE_S))
     assert isolated_processes() == []

@@ -1,4 +1,4 @@
-"""The built page is small, matches its sources, and obeys its security policy. Its lock file names no host."""
+"""The built web page is small, matches its sources, and obeys its security policy. Its lock file names no host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every screen with the stand-in's data in three sizes: no objects, one of each kind, and very many."""
+"""Every screen of the web page, with made-up data in three sizes: no objects, one of each kind, and very many."""
 
 from __future__ import annotations
 

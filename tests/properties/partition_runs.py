@@ -254,7 +254,10 @@ class Play:
             self._check_moments(dag, [one for one in keys if one.dag_id == dag_id])
 
     def _check_each_is_once(self, dag: ModelDag, shares: Sequence[DagPartitionEvent]) -> None:
-        """Check each key of each event outside the queue: the event waits or is in one run, or its run was deleted."""
+        """Check each event that has left the queue of its DAG, for each of its keys.
+
+        The event waits for a run, or is in one run, or its run was deleted.
+        """
         stored = [(share.partition_key, share.asset_event_id) for share in shares]
         assert len(stored) == len(set(stored))
         queued = {event.id for event in dag.queue}

@@ -1,4 +1,4 @@
-"""Each event of a batch keeps its rows and its order, and gets one answer, even if the batch is split."""
+"""Each event of an `EventBatch` keeps its rows and its order, and gets one answer, even if the batch is split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that reuse the inodes and times of earlier files, with crashes at each step, on the real file system.
+"""Runs `FilesProducer` on real files that reuse the inodes and times of earlier files, with crashes at each step.
 
 A set of idempotency keys stands in for the database's unique index. The size of a file tells the test which file it
 is: each new content has a new size.

@@ -88,7 +88,7 @@ def _template_lines() -> list[str]:
 
 
 def _is_row(line: str) -> bool:
-    # The first cell of a header is one of these words, and no rule has such a name.
+    # A table's header begins with the cell "Rule", "Scenario" or "Invariant", and no row begins with such a cell.
     return line.startswith("| ") and _cells(line)[0] not in {"Rule", "Scenario", "Invariant"}
 
 

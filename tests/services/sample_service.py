@@ -1,4 +1,4 @@
-"""A service with some of everything, for the page and the API: `python -m tests.services.sample_service`.
+"""A service with some of everything, to try the web page and the API: `python -m tests.services.sample_service`.
 
 It prints the address and a link that signs in, and runs until Ctrl-C. Nothing outside of a temporary folder is needed.
 """

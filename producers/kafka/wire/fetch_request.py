@@ -74,8 +74,8 @@ class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
         begin = data.tell()
         found = data.read(cls._WITHOUT_MESSAGES.size)
         if len(found) == cls._WITHOUT_MESSAGES.size:
-            # Unpack an answer without messages in one call: if messages come one by one, nearly all partitions have no
-            # message. Lengths are encoded plus one: 0 is null, 1 is empty.
+            # Unpack a partition without messages in one call. If messages come one by one, nearly all partitions of an
+            # answer are without messages. A length is encoded plus one, so 0 stands for null and 1 for empty.
             *place, aborted, replica, batches, tags = cls._WITHOUT_MESSAGES.unpack(found)
             if aborted <= 1 and batches <= 1 and tags == 0:
                 return *place, [] if aborted else None, replica, b"" if batches else None, {}

@@ -43,8 +43,8 @@ T = TypeVar("T")
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
-# How long `drain` waits for the answer; Service Bus answers sooner. A message that comes after this time stays locked
-# until its lock ends.
+# How long `drain` waits for Service Bus's answer, which usually comes sooner. A message that comes after this time
+# stays locked until its lock ends.
 _DRAIN_TIMEOUT_S = 0.2
 
 
@@ -124,13 +124,13 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
     def create(auth: Any) -> None:
         create_handler(auth)
         handler = receiver._handler
-        # On this object, the SDK has replaced the method by one that releases messages. Delete the replacement, so that
-        # the class's own method applies: it stores messages.
+        # In this object, the SDK has replaced `_message_received_async` by a method that releases messages. Delete the
+        # replacement, so that the class's own method applies, which stores messages.
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # The client tells Service Bus this timeout, and Service Bus sends an empty frame if there is nothing else to
-        # send in that time. So a longer silence shows that the connection is broken.
+        # The client tells Service Bus the idle timeout. If there is nothing to send for that time, Service Bus sends an
+        # empty frame. So a longer silence shows that the connection is broken.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.

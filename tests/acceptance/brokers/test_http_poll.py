@@ -168,8 +168,8 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # The state never counts an item whose event is not stored. If the state is stored with the events (`ahead`), it
-    # counts all stored events.
+    # The watcher's state counts the items that the watcher has seen. It never counts an item whose event is not stored.
+    # If the state is stored together with the events (`ahead`), it counts the items of all stored events.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
     # Items that appeared while the service was down are not lost, unless they are gone again.
@@ -219,7 +219,7 @@ def with_last_modified_alone(server: Server) -> Callable[[Asked], Reply]:
 
 
 def with_a_last_page_that_grows(server: Server) -> Callable[[Asked], Reply]:
-    """Answer with two items to a page. The cursor names the page, and the last page is filled bit by bit."""
+    """Answer in pages of two items, each with the number of the page after it. The last page fills bit by bit."""
 
     def answer(asked: Asked) -> Reply:
         page = int(asked.query.get("page", ["0"])[0])
@@ -283,8 +283,8 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
 def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
-    """The service dies when the event of the second content is durable, perhaps before the state is. The third content
-    equals the first, and must still make an event."""
+    """The service dies when the event of the second content is stored. The watcher's state may not be stored yet, and
+    may still have the first content. The third content equals the first, and must make an event nevertheless."""
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}
         scene.instance.start()

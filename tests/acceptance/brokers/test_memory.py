@@ -25,9 +25,9 @@ MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 512 * MIB
 """The most memory that the service may need beyond its size after the start.
 
-64 MiB of messages are outstanding (`max_outstanding_bytes`), and their decoded copies take as much. The recorder has
-64 MiB of payloads, and writes batches of 16 MiB, which the driver copies. Kafka's client has an answer of 16 MiB, and
-1 MiB for each partition. The allocator returns only a part of the freed memory.
+The service holds 64 MiB of messages (`max_outstanding_bytes`), and as much of their decoded copies. 64 MiB of payloads
+wait to be written, in batches of 16 MiB, which the database driver copies. Kafka's client holds an answer of 16 MiB,
+and 1 MiB for each partition. The allocator returns only a part of the freed memory.
 """
 
 DAG = """
@@ -157,8 +157,8 @@ def _publish(kafka: KafkaServer, topic: str) -> None:
 def _until_it_grows_no_more(peak: Peak) -> None:
     """Wait until the peak grows by less than 16 MiB in ten seconds.
 
-    The database is held up, and each attempt to write adds a little. Without a bound, memory would grow by hundreds of
-    MiB in this time.
+    While the database takes nothing, each attempt of the service to write adds a little memory. Without a bound, memory
+    would grow by hundreds of MiB in this time.
     """
     before = 0
     while peak.bytes > before + 16 * MIB:

@@ -83,7 +83,7 @@ class Scene(BrokerScene):
         return {one["name"]: one for one in found}
 
     def until_failing(self, *says: str) -> None:
-        """Wait until both watchers of the stream fail with an error that has these texts, and their neighbour runs."""
+        """Wait until the first two watchers fail with an error that has these texts, while the third watcher runs."""
 
         def is_so() -> bool:
             found = self.watchers()

@@ -102,7 +102,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int, restarts: in
 
 
 def _check(scene: Scene) -> None:
-    """Check that each sent message has one event for each watcher that wants it, in a run that has ended."""
+    """Check that each sent message has one event for each watcher that wants it, and that the events' runs ended."""
     scene.until_empty()
     scene.check_numbers(
         {
@@ -129,7 +129,9 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.soak
 @pytest.mark.timeout(500)
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """The store keeps the messages that the sick watcher misses (rule 18). None stays in the queue or is abandoned."""
+    """One watcher is sick. The store keeps the messages that it misses (rule 18), so none stays in its queue, and none
+    is abandoned.
+    """
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

@@ -118,8 +118,8 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.timeout(500)
 @pytest.mark.rule("one watcher times out, and its siblings get the message again too")
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """The store keeps the messages that the sick watcher misses (rule 18). The queue becomes empty, and each message is
-    delivered once."""
+    """One watcher is sick. The store keeps the messages that it misses (rule 18). So the queue becomes empty, and each
+    message is delivered once."""
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

@@ -19,8 +19,8 @@ from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
 from tests.services.brokers.sqs_double import FifoDouble, open_fifo_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
-# Both flaky watchers fail some messages, so the queue must deliver the groups of these messages again. For some
-# other messages, only one watcher fails.
+# Two trigger classes that fail some messages. Both fail a message with `n % 3 == 1`, so the queue must deliver the
+# message's group again. Only `OnOne` fails a message with `n % 3 == 0`.
 _FLAKY = FLAKY.replace("BASE", "SqsEventTrigger")
 _BOTH = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 == 1').replace("Flaky", "OnBoth")
 _ONE = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 != 2').replace("Flaky", "OnOne")

@@ -219,7 +219,7 @@ def _committed(site: Site, kafka_server: KafkaServer) -> Any:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The folder of a disk of 6 MB. Without the right to mount a disk, the test is skipped or fails."""
+    """The folder of a disk of 6 MB. If this process may not mount a disk, the test is skipped; in CI it fails."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(

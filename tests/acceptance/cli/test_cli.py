@@ -770,7 +770,8 @@ with DAG("asking", schedule=orders):
 
 
 def test_to_try_a_dag_takes_a_place_for_temporary_files(shell: Shell) -> None:
-    # No folder for temporary files can be written, as with a read-only root and neither TMPDIR nor /tmp mounted.
+    # Let the command find no writable folder for temporary files, as if its root were read-only, with neither TMPDIR
+    # nor /tmp mounted.
     nowhere = "import sys, tempfile; tempfile._candidate_tempdir_list = lambda: ['/proc']"
     script = f"{nowhere}; sys.argv = ['triggerer', 'dags', 'test', 'x', '--dags-folder', '.']"
     done = subprocess.run(

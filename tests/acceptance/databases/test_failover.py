@@ -154,7 +154,8 @@ def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
         pair.url_of_both,
         seed=time.time_ns() % 2**32,
         patience_s=120,
-        # The lease outlives the outage, so a lost lease cannot be the reason that the broker is not advanced.
+        # Let the leases of the streams outlast the outage. Then a lost lease cannot be the reason that no offset is
+        # committed.
         settings="[triggerer]\nlease_duration = 120\n",
     )
     scene.records = Records(pair.url)

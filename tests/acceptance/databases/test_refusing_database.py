@@ -290,10 +290,10 @@ def _replaced(scene: SqliteScene) -> Iterator[None]:
 
 @contextmanager
 def _with_an_empty_log(scene: SqliteScene) -> Iterator[None]:
-    """Empty the write-ahead log, and let nobody write until the end of the block. The next write then needs room.
+    """Empty the write-ahead log, and let nobody write until the end of the block. The first write after it needs room.
 
-    With a log that is not empty, the next write may need no room: SQLite may write over a part of the log that is in
-    the database already.
+    If the log were not empty, that write might need no room: SQLite may write over a part of the log that is in the
+    database already.
     """
     log = scene.path.with_name(f"{scene.path.name}-wal")
     with closing(sqlite3.connect(scene.path, isolation_level=None, timeout=30)) as connection:

@@ -161,7 +161,8 @@ def test_an_owner_that_lost_its_lease_reads_nothing_for_watchers_it_does_not_kno
         )
         time.sleep(1)
         scene.mark_late()
-        # A former owner that still read partitions would advance past these messages: it knows no watcher for them.
+        # Publish messages for the late watcher. A former owner that still read partitions would commit their offsets,
+        # because it does not know this watcher.
         for _ in range(10):
             scene.publish(60)
             time.sleep(0.1)

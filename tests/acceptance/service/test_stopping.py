@@ -31,8 +31,8 @@ with DAG("on_files", schedule=files):
     read()
 """
 
-# Modules that the command imports before the service starts, in this order. A test sends the signal during one of these
-# imports, so the instant does not depend on the speed of the machine.
+# Modules that the command imports before the service starts, in this order. A test sends SIGTERM or SIGINT during one
+# of these imports, so the instant does not depend on the speed of the machine.
 _IMPORTS = (
     "triggerer.cli.app",
     "typer",

@@ -1,4 +1,4 @@
-"""A watcher that blocks a whole service's event loop is named in the log. The configuration file can isolate it."""
+"""The log names a watcher that blocks a whole service's event loop. The configuration can isolate this watcher."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Broker:
     """A queue of one broker, with poor settings.
 
     Attributes:
-        connection: The section of the configuration, in TOML.
+        connection: The connection's section of the configuration, in TOML.
         warns: The warnings about the settings that `check` must print.
     """
 

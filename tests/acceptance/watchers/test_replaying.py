@@ -1,4 +1,4 @@
-"""A command sets a watcher of a topic back. The topic's other watcher and the broker notice nothing."""
+"""A command sets one of a topic's two watchers back. The other watcher and the broker notice nothing."""
 
 from __future__ import annotations
 

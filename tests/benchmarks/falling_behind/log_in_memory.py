@@ -1,4 +1,6 @@
-"""A log in memory, its watchers, and a store that stores nothing, so that only the runtime takes time."""
+"""An upstream in memory that works like a Kafka topic, its watchers, and a store that stores no event. So only the
+runtime takes time.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ _FENCE: Final = Fence("stream", "benchmark", 1)
 class Log:
     """A log of numbers, spread evenly over the lanes.
 
-    The group reads the messages from `first` up to `end`. Watchers that catch up may also read earlier messages.
+    The live watchers read the messages from `first` up to `end`. Watchers that catch up may also read earlier messages.
 
     Args:
-        rate: Messages per second from `first` on. None: the group gets messages as fast as it takes them.
+        rate: Messages per second from `first` on. None: live watchers get messages as fast as they take them.
     """
 
     current: ClassVar[Log]
@@ -174,7 +176,9 @@ def spec(number: int, *, one_in: int, behind_from: int | None = None) -> Trigger
 
 
 class Store:
-    """Both sinks, for events and positions. The submissions of one turn of the event loop are durable in the next turn.
+    """Takes events and positions from the runtime, and stores none of the events.
+
+    What the runtime submits in one turn of the event loop is reported as durable in the next turn.
 
     Args:
         on_stored: Gets the watcher and the payload of each event once it is durable.

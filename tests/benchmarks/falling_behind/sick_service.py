@@ -19,8 +19,8 @@ class Services:
     """Instances of `triggerer standalone`.
 
     Args:
-        count: 1, or 2 for takeovers. With 2, the store must be PostgreSQL. One instance owns the stream, and the other
-            instance takes over when the lease has run out.
+        count: 1, or 2 for takeovers. With 2, the store must be PostgreSQL. One instance reads the topic. The other
+            instance takes over when the first instance's lease has run out.
     """
 
     def __init__(

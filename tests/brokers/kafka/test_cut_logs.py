@@ -158,8 +158,8 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     assert sink.derived(1) == [*"abcde", *since]
     assert sink.derived(2) == [*"abcdefghijklmnopqrst", *since]
 
-    # After a restart, the stored position 20 has no record of the cut at 5. Catch-up reads from this position before
-    # the partition is assigned.
+    # Restart with the sick watcher's stored position at offset 20, as if it was stored before the log was cut at 5. The
+    # position does not show the cut. Catch-up reads from offset 20 before the partition is assigned.
     Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     topic_id, _ = (await Watching.producer.find_positions(None))[place]
     row = LanePosition(1, encode_lane(place) or "", [topic_id, 20], datetime.now(UTC))

@@ -143,11 +143,13 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
             kafka_server.produce(topic, [*"tuvwxyz"])
             with pytest.raises(BrokerUnavailable):
                 await reading.text(1)
-        # This is the position of the tenth message. The offsets from 5 on now belong to other messages.
+        # Take the position of the tenth message from before the cut. The offsets from 5 on now belong to other
+        # messages.
         position = producer.get_position(driver.seen[9])
         for offset in (2, 7, 10):
             async with read(producer, topic, [position[0], offset]) as reading:
-                # Until the group knows of the cut, reading is refused: new messages would get the keys of lost ones.
+                # The paused stream has not noticed the cut yet. Until it has, no position can be read, because new
+                # messages would get the keys of lost messages.
                 with pytest.raises(BrokerUnavailable, match="was cut before"):
                     await reading.text(1)
         await producer.resume()

@@ -1,4 +1,4 @@
-"""TLS, and a service account whose tokens expire. The client is a child process that trusts the tests' authority."""
+"""TLS, and a service account whose tokens expire. The client is a child process, which trusts a test certificate."""
 
 from __future__ import annotations
 

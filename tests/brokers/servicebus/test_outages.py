@@ -155,7 +155,8 @@ async def test_nobody_there_at_the_start_is_an_error_that_says_where_it_looked(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening: refused at once
         port = taken.getsockname()[1]
-        # The stream must end at once in spite of this timeout, because its watchers are shown as running until it ends.
+        # The stream must end at once, although `connect_timeout_s` is an hour: until the stream ends, its watchers are
+        # shown as running.
         producer = producer_on(
             servicebus_server, "any", connection_string=connection_string(port),
             connect_timeout_s=3600.0,

@@ -1,4 +1,4 @@
-"""The service throttles, refuses, is unreachable, or forgets the queue: no message is lost, and errors are clear."""
+"""SQS throttles, refuses, is unreachable, or forgets the queue: no message is lost, and errors are clear."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_network_that_is_cut_loses_nothing_and_ends_nothing(
 
 
 async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
-    """The service handed out messages in a lost answer. A request with the same attempt id gets the same messages."""
+    """SQS handed out messages in an answer that was lost. A request with the same attempt id gets the same messages."""
     lost = 0
 
     async def lose(exchange: Exchange) -> None:
@@ -146,7 +146,7 @@ async def test_a_service_that_stays_away_ends_the_stream_in_the_time_that_is_set
 
 
 async def test_a_queue_that_is_deleted_and_made_again_is_another(queue: Queue) -> None:
-    """The service gives new message ids, so no message of the new queue is taken for a repeat."""
+    """SQS gives new message ids, so no message of the new queue is taken for a repeat of an old message."""
     await asyncio.to_thread(queue.send, "a")
     keys = []
     with pytest.raises(BrokerRefused, match=r"queue does not exist.*check the queue's name"):  # noqa: PT012
@@ -293,7 +293,7 @@ async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
 def test_a_key_that_cannot_be_used_is_no_missing_right_on_the_queue(
     code: str, kind: type[Exception], hint: str
 ) -> None:
-    """SQS also sends the query protocol's code in a header, and the SDK reports that code as the error's code."""
+    """SQS sends the code of its older query protocol in a header, and the SDK reports that code as the error's code."""
     answer = {"Error": {"Code": code, "Message": "No.", "QueryErrorCode": "any", "Type": "Sender"}}
     error = translate(ClientError(answer, "ReceiveMessage"), "receiving from queue 'q'")  # type: ignore[arg-type]
     assert type(error) is kind

@@ -21,7 +21,7 @@ async def test_what_an_open_poll_brings_at_a_stop_is_given_back(fifo: Queue) -> 
     arrived = asyncio.Event()
 
     async def hold_back(exchange: Exchange) -> None:
-        # The service has handed the message out, and its answer is on the way when the stream stops.
+        # SQS has handed the message out, and the answer with the message is on the way when the stream stops.
         if exchange.answer.get("Messages"):
             arrived.set()
             await asyncio.sleep(0.5)

@@ -56,7 +56,9 @@ async def _started(house: House, pk: int, marker: Path) -> None:
 
 
 async def _stop(pid: int) -> None:
-    """Send SIGSTOP, and wait until the process has stopped. Before that, a thread of it could still read an order."""
+    """Send SIGSTOP, and wait until the process has stopped. Until then, one of its threads could still read the message
+    that gives it a run.
+    """
     os.kill(pid, signal.SIGSTOP)
     with anyio.fail_after(10):
         while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
@@ -86,7 +88,7 @@ async def _waiting_process(executor: Executor) -> psutil.Process:
 
 
 async def _stop_waiting_process(executor: Executor) -> psutil.Process:
-    """Stop the process that waits for an order. Search again if the process of an ended run was found first."""
+    """Stop the process that waits for a run. Search again if the process of an ended run was found first."""
     while True:
         waiting = await _waiting_process(executor)
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -386,7 +388,8 @@ async def test_clean_restarts_use_up_none_of_a_runs_attempts(any_house: House) -
             await _started(house, pk, marker)
             assert (await house.run(pk)).attempt == 1
         assert (await house.run(pk)).state == "queued"
-    # Now an executor has died while it executed the run. That counts as an attempt, and the run is executed again.
+    # Now store that an executor has died while it executed the run. This execution counts as an attempt, and the run is
+    # executed again.
     params = {"marker": str(house.folder / "last"), "long": False}
     lost = {"state": "running", "executor": "dead", "attempt": 1}
     await house.change_run(pk, params=params, **lost)
@@ -625,7 +628,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor took this one for dead and queued the run again. Then this executor claims the run again."""
+    """Another executor took the run's executor for dead, and queued the run. The run's executor claims it again."""
     house = any_house
     await house.add_dag(
         "notes",

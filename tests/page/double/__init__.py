@@ -1,1 +1,1 @@
-"""A stand-in for the HTTP API: the page's own server in its tests, with made-up data in three sizes."""
+"""A stand-in for the HTTP API, with made-up data in three sizes. In tests, it also serves the built web page."""

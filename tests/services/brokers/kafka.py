@@ -27,7 +27,7 @@ def open_kafka(
     behind_proxy: "BehindProxy | None" = None,
     creates_topics: bool = False,
 ) -> Iterator["KafkaServer"]:
-    """Format a log directory, start a broker on it, and remove both at the end.
+    """Format a log directory and start a broker on it. At the end, kill the broker and remove the directory.
 
     Args:
         behind_proxy: A second listener; None: the broker has only one.

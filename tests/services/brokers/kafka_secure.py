@@ -87,8 +87,8 @@ class SecureKafka(KafkaClient):
             "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.plain.plain.sasl.jaas.config": f"{_LOGIN}.plain.PlainLoginModule required"
             f' user_{USER}="{PASSWORD}";',
-            # A client must log in again on its connection after this time. Ours does not, so the broker closes the
-            # connection.
+            # After one second, a client must log in again on its connection. aiokafka does not, so the broker closes
+            # the connection.
             "listener.name.plain.plain.connections.max.reauth.ms": 1000,
             "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
             "listener.name.oauth.oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule"

@@ -33,7 +33,7 @@ def open_pubsub(
     """Start a server without topics. It keeps everything in memory, so a stop loses everything.
 
     Args:
-        stream_lifetime_s: After this time the server ends each stream, as the service does; 0: never.
+        stream_lifetime_s: After this time the server ends each stream, as Google's service does; 0: never.
         is_optimized: True for measurements. Tests do not need it: to build an optimized server takes a third more
             processor time, and each CI job builds the server.
     Raises:

@@ -1,4 +1,4 @@
-"""A Pub/Sub server in this process that follows the service's rules, with faults that a test asks for.
+"""A Pub/Sub server in this process that follows the rules of Google's service, with faults that a test asks for.
 
 It has features that pstest lacks:
 

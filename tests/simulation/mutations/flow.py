@@ -91,7 +91,7 @@ def a_lane_filled_by_one_watcher_is_not_checked() -> Replacements:
 
 @mutation(rules="L6", seed=50, quick=True)
 def a_large_message_counts_as_one_event() -> Replacements:
-    """The search for slow watchers counts messages, not bytes. So it misses one that hangs at a large message."""
+    """The search for slow watchers counts messages, not bytes. So it misses a watcher that hangs at a large message."""
     right = slow_subscribers._find_filled
 
     def find_filled(newest_first: Any, tail: Any, half: int, half_bytes: int) -> Any:

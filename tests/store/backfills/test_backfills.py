@@ -469,8 +469,8 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
     await _start(daily, 1, 2, reprocess=Reprocess.ALL)
     async with daily.reading() as session:
         later, first = await list_backfills(session)
-    # The first backfill is done, although two of its runs are queued again. The run of the skipped interval is not
-    # one of its runs.
+    # The first backfill is done, although two of its runs are queued again. It skipped day 4, which had a run already,
+    # so that run is not one of its runs.
     assert (first.state, first.runs) == ("done", {"queued": 2, "success": 1})
     assert (later.state, later.runs) == ("running", {"queued": 2})
     await _end(daily, 1, 2)

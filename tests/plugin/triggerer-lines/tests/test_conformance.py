@@ -45,7 +45,8 @@ class TestLines(ProducerConformance):
         return event.raw.decode()
 
     async def recreate(self) -> None:
-        # Rename the files, as log rotation does: a new file might get the inode of a deleted file.
+        # Rename the files, as log rotation does. If they were deleted, a new file might get the inode of a deleted
+        # file.
         for path in self.directory.glob("*.lines"):
             path.rename(path.with_suffix(".old"))
 

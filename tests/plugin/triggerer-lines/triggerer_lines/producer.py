@@ -196,7 +196,7 @@ def line_at(path: Path, position: int) -> int:
 
 
 def find_positions(directory: Path, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-    """Return each file's beginning, or its end if it was not written since `start`, because lines have no times."""
+    """Return each file's beginning; for a file that was not written since `start`, its end. Lines have no times."""
     positions: dict[Hashable, list[Any]] = {}
     for path in directory.glob("*.lines"):
         status = path.stat()

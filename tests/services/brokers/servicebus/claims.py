@@ -15,7 +15,7 @@ KEY = "a-key-of-the-tests="
 
 @dataclass(slots=True)
 class Tokens:
-    """The rules by which the service accepts tokens.
+    """The rules by which the test Service Bus accepts tokens.
 
     Attributes:
         jwts: Tokens of identities that are accepted, such as tokens of a managed identity.

@@ -1,6 +1,7 @@
-"""The server's process: `python -m tests.services.brokers.servicebus.server AMQP_PORT CONTROL_PORT [FILE]`.
+"""The process of the test Service Bus.
 
-With a file, the entities' messages are written to it on SIGTERM, and read from it at the start.
+Run with `python -m tests.services.brokers.servicebus.server AMQP_PORT CONTROL_PORT [FILE]`. With a file, the entities'
+messages are written to it on SIGTERM, and read from it at the start.
 """
 
 from __future__ import annotations

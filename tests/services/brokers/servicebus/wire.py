@@ -50,7 +50,7 @@ def split_batch(encoded: bytes) -> list[bytes]:
 
 
 def outgoing(stored: Stored, *, now_locked_until: float) -> bytes:
-    """Return a message in its delivered form: as it was sent, with the annotations that the service adds."""
+    """Return a message in its delivered form: as it was sent, with the annotations that Service Bus adds."""
     message = decode(stored.body)
     message.delivery_count = stored.delivery_count
     annotations: dict[Any, Any] = dict(message.annotations or {})
