@@ -562,7 +562,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        """Return facts about the delivery of messages, from which the guarantee is computed.
+        """Return facts about the delivery of messages. They decide which guarantee the trigger's watchers can have.
+
+        The guarantees are at most once, at least once and effectively once.
 
         `triggerer check` calls this method for one trigger of each stream. The service calls it before each start of a
         trigger whose watcher declares a guarantee. The method must change nothing at the source, and is cancelled after

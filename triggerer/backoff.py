@@ -21,7 +21,9 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 _RANDOM: Final = Random()
-"""One generator for all delays. Seeding a generator for each request would cost more than a successful request."""
+"""One generator for all delays. Some callers make a `Backoff` for each request of theirs, and to seed a generator for
+each of these would cost more than a successful request.
+"""
 
 
 @dataclass(slots=True)
