@@ -596,7 +596,7 @@ async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked
 async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
-    """The DAGs folder may change before the stream's owner has seen the replay. This does not undo the replay."""
+    """The DAGs folder may change before the stream's owner has seen the replay. The change does not undo the replay."""
     await _watchers(database)
     async with _writing(database) as writer:
         await _store(writer, MESSAGE)

@@ -1,4 +1,4 @@
-"""Runs that are due by time, alone or together with assets, and the reasons that delay a run."""
+"""Runs that are due by time, or by time and assets, and the reasons that delay a run."""
 
 from __future__ import annotations
 

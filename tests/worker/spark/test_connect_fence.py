@@ -1,4 +1,5 @@
-"""A dead client's session on a real Spark Connect server is found by its tag, stopped and closed for good."""
+"""On a real Spark Connect server, `ConnectLauncher` finds a dead client's session by its tag, and stops and closes it.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _replaced_unusable(
 
 
 def _problem(file: ParsedFile, location: str, reason: str) -> Problem:
-    # If the asset is defined in a file that this file imports, the line number belongs to the imported file.
+    # Leave out the line number if the object is defined in a file that `file` imports: the line is not in `file`.
     name, _, line = location.rpartition(":")
     return Problem(file.path, int(line) if name == file.path else None, reason)
 

@@ -1,5 +1,4 @@
-"""Partition keys when a zone's clocks change: a mapper, a window and a timetable compute the same key for a partition.
-"""
+"""Partition keys when a zone's clocks change: mappers, windows and timetables compute the same key for a partition."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
