@@ -21,8 +21,8 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 _RANDOM: Final = Random()
-"""One generator for all delays. Some callers make a `Backoff` for each request of theirs, and to seed a generator for
-each of these would cost more than a successful request.
+"""One generator for all delays. Some callers make a `Backoff` for each request, and seeding a generator for each of
+them would cost more than a successful request.
 """
 
 

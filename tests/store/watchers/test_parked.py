@@ -633,7 +633,8 @@ async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_par
     """The owner of a stream stores a missed message for a watcher that was moved to another stream, or deleted.
 
     An earlier version gave the message the state `kept`, as if the watcher were still there. If the watcher had moved,
-    its new stream then delivered a message of the former stream. If it was deleted, nobody ever saw the message.
+    its new stream then delivered a message of the former stream. If the watcher was deleted, nobody ever saw the
+    message.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")

@@ -47,7 +47,7 @@ def host() -> Iterator[time_machine.Traveller]:
 
 
 class Dag:
-    """Plays a DAG: due runs are created, and the next look sees them. The test moves the time through this object."""
+    """Plays a DAG: it creates due runs, which the scheduler's next look sees. A test moves the time by this object."""
 
     def __init__(self, host: time_machine.Traveller, schedule: Schedule, **columns: Any) -> None:
         self.host = host

@@ -1,4 +1,6 @@
-"""On a real Spark Connect server, `ConnectLauncher` finds a dead client's session by its tag, and stops and closes it.
+"""On a real Spark Connect server, `ConnectLauncher` finds a dead client's session by its tag.
+
+It stops the session's work, and closes the session for good.
 """
 
 from __future__ import annotations

@@ -133,7 +133,8 @@ def _add_asset(
 ) -> None:
     """Add an asset of a file. If several files have the asset, the file that defines it wins over files that import it.
 
-    The result must not depend on the order of the files; otherwise each parse could store another version.
+    The result must not depend on the order of the files. If it did, each parse could store another version of the
+    asset.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:

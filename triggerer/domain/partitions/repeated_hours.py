@@ -60,7 +60,7 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield a warning for each key format of a DAG that gives two hours the same key when clocks are set back.
+    """Yield a warning for each of a DAG's key formats that gives two hours one key when clocks are set back.
 
     Args:
         now: The search for the next night with clocks set back begins at this instant.
