@@ -42,7 +42,7 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which clocks show the beginning of one part of the day, such as 02:00.
+        """Return the two instants at which clocks show the time when one part of the day begins, such as 02:00.
 
         Args:
             part: The length of the parts into which windows divide a day.
