@@ -72,8 +72,8 @@ def is_quick(test: Test) -> bool:
         return False
     if path in ON_POSTGRESQL:
         return True
-    # A test with the fixture `database` runs once on SQLite and once on PostgreSQL. Its fixtures do not name the
-    # server, but the parameter for PostgreSQL adds the mark `postgresql`.
+    # A test with the fixture `database` runs once on SQLite and once on PostgreSQL. No fixture of this test is named
+    # after a PostgreSQL server, but its parameter for PostgreSQL adds the mark `postgresql`.
     servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
     return not servers and not test.get_closest_marker("postgresql")
 

@@ -362,7 +362,7 @@ class SharedStreamProducer(ABC):
         An async generator without an end. It begins with the message at `position`, or with the first message after
         `position`. If `position` belongs to a predecessor of the lane, the generator writes that to the service's log,
         and begins with the lane's first message. If the source has deleted messages from `position` on, the generator
-        writes their number to the service's log. It yields the messages and keys that `open_stream` yields. The reading
+        writes their number to the service's log. The messages and keys must equal those of `open_stream`. The reading
         must not commit any position.
 
         Several readings may be open at once, even of one lane, and before `open_stream` is iterated. Raising ends only
@@ -522,8 +522,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def describe_stream(self) -> str | None:
         """Return the stream's name for people: `kafka orders (group billing)`. None (the default): the key's parts.
 
-        Tables, logs and errors show this name instead of the key. It must depend only on the key, so that all triggers
-        of a stream return the same name. Called together with `shared_stream_key`.
+        Tables, logs and errors show this name, not the key. The name must depend only on the key, so that all triggers
+        of a stream return one name. Called together with `shared_stream_key`.
         """
         return None
 
@@ -562,7 +562,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        """Return facts about the delivery of messages, from which the guarantee is computed.
+        """Return facts about the delivery of messages. They decide which guarantee the trigger's watchers can have.
+
+        The guarantees are at most once, at least once and effectively once.
 
         `triggerer check` calls this method for one trigger of each stream. The service calls it before each start of a
         trigger whose watcher declares a guarantee. The method must change nothing at the source, and is cancelled after

@@ -21,7 +21,9 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 _RANDOM: Final = Random()
-"""One generator for all delays. Seeding a generator for each request would cost more than a successful request."""
+"""One generator for all delays. Some callers make a `Backoff` for each request, and seeding a generator for each of
+them would cost more than a successful request.
+"""
 
 
 @dataclass(slots=True)

@@ -32,8 +32,8 @@ _NICENESS: Final = 10
 time before the API's requests do.
 """
 ANNOUNCED: Final = "announced"
-"""The key of the parent's wake-ups in a message to the child. The value maps the name of each signal to the signal's
-subjects, such as DAG ids.
+"""The key under which a message to the child has the parent's wake-ups. The value maps the name of each signal to the
+signal's subjects, such as DAG ids.
 """
 
 

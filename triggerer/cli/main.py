@@ -65,7 +65,8 @@ def main() -> None:
         # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # Explain only a failed write to the output. Its error has no `filename`; an error of another file has one.
+        # Explain only a failed write to the output. The error of such a write has no `filename`, but an error of
+        # another file has one.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)

@@ -68,7 +68,7 @@ class _Fork:
 class ForkPool:
     """Calls `function(path)` for several paths at once, each call in a fork of its own.
 
-    The process must have a single thread, and no other children. Closing the pool kills forks that are still running.
+    The calling process must have a single thread, and no other children. Closing the pool kills the running forks.
     When a fork ends, its descendants end as well, including processes that have detached themselves.
 
     Args:

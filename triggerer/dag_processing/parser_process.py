@@ -169,7 +169,7 @@ class ParserProcess:
             self._record_death(-signal.SIGKILL if code is None else code, reading)
 
     async def _converse(self, process: ChildProcess) -> bool:
-        """Send files and receive answers, until the parser dies or, if it `is_on_demand`, until no file is left.
+        """Send files and receive answers, until the parser dies. If `is_on_demand`, end also when no file is left.
 
         Return whether no file is left. False: the parser died, or was killed because of a malformed frame.
         """

@@ -84,7 +84,8 @@ class Parsers:
 
     def _record_death(self, exit_code: int, reading: Collection[str]) -> None:
         for path in reading:
-            # NOT_NOW means that the machine has no room for a process. This file is probably not the cause.
+            # The exit code NOT_NOW means that the machine has no room for a process. This file is probably not the
+            # cause.
             self._deaths[path] += exit_code != NOT_NOW
             if self._deaths[path] < _ATTEMPTS:
                 self._alone.parse_nowait([path])

@@ -218,8 +218,8 @@ class DagProcessor:
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
-        # A changed file is remembered even if its modification time is old: a truncation changes the size of a file a
-        # moment before it changes the modification time.
+        # A changed file is remembered even if its modification time is old, because a truncation changes a file's size
+        # a moment before its modification time.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
             self._request_write()

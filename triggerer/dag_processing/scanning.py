@@ -151,7 +151,7 @@ def _classify(
         elif (why := why_ignored(entry)) is not None:
             ignored[path] = why
         elif entry.is_symlink() and mimetypes.guess_type(entry.name) == (None, None):
-            # This raises an error for a broken link, which may have led to a folder of DAG files.
+            # `stat` raises an error for a broken link, which may have led to a folder of DAG files.
             entry.stat()
     except OSError as error:
         if isinstance(error, PermissionError) and not entry.is_symlink():

@@ -53,8 +53,8 @@ class FolderWatch:
         await self._follow(self._id)
         while True:
             async with anyio.create_task_group() as tasks:
-                # `on_change` is called when this task first suspends. By then the new watch is set up, so no change is
-                # missed.
+                # The new task calls `on_change` when this task first suspends, in `_follow`. By then the new watch is
+                # set up, so no change is missed.
                 tasks.start_soon(_call, self._on_change)
                 await self._follow(self._id)
 

@@ -26,8 +26,8 @@ _SLICE: Final = 500
 # 2.5 MB, because gzip shrinks a message to less than 100 bytes.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
-# After 80 s the demo leaves out all live steps except the last. So it ends within two minutes, even if each live step
-# takes ten seconds.
+# After 80 s the demo publishes the remaining live messages in two steps: all pairs but the last together, and then the
+# last pair. So it ends within two minutes, even if each live step takes ten seconds.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
 """The demo gives up if no count changes for this time. Even on a busy machine, Spark's start takes less."""

@@ -1,4 +1,4 @@
-"""A trigger event on its way from the streams into the store. Both packages import this module, not each other."""
+"""A trigger event on its way from the streams into the store. The two packages import this module, not each other."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ COLUMNS: dict[str, Callable[[Any], Any]] = {
         id=5, digest="u", classpath="m.T", kwargs=value, stream_digest="stream"
     ),
 }
-# The rows of these columns refer to rows of other tables, so a test of their own stores them.
+# A row with one of the columns below refers to rows of other tables, so a separate test stores such rows.
 OTHERS = {
     "dag_run.params",
     "dag_run.again",

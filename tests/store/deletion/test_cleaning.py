@@ -130,8 +130,8 @@ async def test_cleaning_ends_after_the_last_old_event(
     monkeypatch.setattr(cleaning_events, "_WINDOWS_BEYOND", 3)
     await add_asset(database, 1, "a")
     old = await now_of(database) - AGES
-    # The search for old events ends after three newer events in a row (`None`). So it finds the second old event, but
-    # not the third.
+    # `None` stands for an event of this moment. The search for old events ends after three such events in a row, so it
+    # finds the second old event, but not the third.
     times = [old, None, None, old, None, None, None, old, None]
     async with database.transaction() as session:
         await record_events(session, [NewAssetEvent(1, timestamp=at) for at in times])

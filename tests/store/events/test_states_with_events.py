@@ -1,4 +1,7 @@
-"""The state of a poll without a broker is stored in one transaction with the poll's events, on each database."""
+"""A poll that reads no broker, but files or a URL, stores its state in one transaction with its events.
+
+The tests run on each database.
+"""
 
 from __future__ import annotations
 

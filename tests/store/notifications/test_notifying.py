@@ -204,7 +204,8 @@ async def test_a_test_reports_each_target(receiver: Receiver) -> None:
     assert receiver.titles == ["triggerer: test"]
 
 
-# The callback of a DAG imports Apprise in this process. The import warns on Python 3.11 and 3.12.
+# `notify` returns a callback for DAGs, which imports Apprise in pytest's process. The import warns on Python 3.11
+# and 3.12.
 
 in_process = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 

@@ -427,6 +427,6 @@ async def test_the_store_has_one_row_for_each_key_and_one_for_each_event_of_a_ke
     assert [len(events) for _, events in await keyed_runs(database, "report")] == [1] * 28 * 3
     assert await stored_parts(database, "report") == []
     assert await waiting_shares(database, "report") == []
-    # Each divided event keeps an entry (`run_pk` 0), which shows that the event is in use. An event without a key
-    # cannot be divided, so its entry was deleted.
+    # Each divided event keeps a queue entry (`run_pk` 0), which shows that the event is in use. An event without a key
+    # cannot be divided, so its queue entry was deleted.
     assert await queue_of(database, "report") == [(event, 0) for event in divided]

@@ -1,4 +1,4 @@
-"""Claims pass over the runs of a broken file at no cost. The runs are released when the file loads again."""
+"""An executor's claim passes over the runs of a broken DAG file at no cost. They are released when the file loads."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""A look stays cheap even if many queued events belong to an asset that the DAG's schedule no longer names."""
+"""The scheduler's look at a DAG is cheap, even if many queued events are of an asset that left the DAG's schedule."""
 
 from typing import Any
 

@@ -408,9 +408,9 @@ async def next_run_of(database: Database, dag_id: str) -> datetime:
 async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_again(
     sqlite_url: str,
 ) -> None:
-    """With `OnBoth`, a run's id contains the instant at which the run was created.
+    """With the schedule `OnBoth`, a run's id contains the instant at which the run was created.
 
-    A second run of the interval would have another id, so the unique id would not prevent this run.
+    So unique ids do not prevent a second run of the interval: its id differs from the id of the first run.
     """
     right = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
     clock = [right]

@@ -1,4 +1,4 @@
-"""New streams wait until all files of the DAGs folder have been read. Their rows say why they wait."""
+"""New streams wait until all files of the DAGs folder have been read. The rows of the streams say why they wait."""
 
 from __future__ import annotations
 

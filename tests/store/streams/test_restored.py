@@ -1,4 +1,4 @@
-"""A database that was restored from a backup: its marks, and the requests that set its watchers back."""
+"""A database restored from a backup: the marks by which a stream notices it, and requests to set watchers back."""
 
 from __future__ import annotations
 

@@ -561,7 +561,10 @@ async def test_it_is_known_until_when_something_of_a_stream_is_being_written(
 async def test_a_trigger_that_many_watchers_share_is_put_together_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row was once built again for each watcher. With 40,000 watchers that blocked the event loop for 78 s."""
+    """An earlier version built a trigger's row again for each of its watchers.
+
+    With 40,000 watchers, this blocked the event loop for 78 s.
+    """
     await _watchers(database)
     made: list[TriggerRow] = []
 
@@ -593,7 +596,7 @@ async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked
 async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
-    """The DAGs folder may change before the stream's owner has seen the replay. This does not undo the replay."""
+    """The DAGs folder may change before the stream's owner has seen the replay. The change does not undo the replay."""
     await _watchers(database)
     async with _writing(database) as writer:
         await _store(writer, MESSAGE)
@@ -629,8 +632,9 @@ async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_par
 ) -> None:
     """The owner of a stream stores a missed message for a watcher that was moved to another stream, or deleted.
 
-    An earlier version gave the message the state `kept`, as if the watcher were still there. The other stream then
-    delivered the message of this stream. For a deleted watcher, nobody ever saw the message.
+    An earlier version gave the message the state `kept`, as if the watcher were still there. If the watcher had moved,
+    its new stream then delivered a message of the former stream. If the watcher was deleted, nobody ever saw the
+    message.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")

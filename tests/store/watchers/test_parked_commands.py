@@ -18,7 +18,7 @@ from triggerer.store.schema.models import ParkedBody, ParkedMessage, Watcher
 
 
 async def park(url: str) -> None:
-    """Park messages 1 to 4 for the watcher `first`, and message 4 also for `second`, under the id 5."""
+    """Park four messages for the watcher `first`, under the ids 1 to 4, and the last one also for `second`, as id 5."""
     async with open_database(url) as database:
         await add_asset(database, 1, "orders")
         async with database.transaction() as session:

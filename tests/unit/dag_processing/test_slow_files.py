@@ -17,7 +17,7 @@ HOUR = timedelta(hours=1)
 
 
 def named(name: str) -> str:
-    """Return a file with an asset and a watcher of its own. All such files share a stream."""
+    """Return the text of a DAG file with an asset and a watcher of its own. All such files share a stream."""
     return DAG_FILE.replace('Asset("a"', f'Asset("{name}"').replace('DAG("d"', f'DAG("{name}"')
 
 

@@ -1,4 +1,4 @@
-"""The consumer lag of watchers: each stream is asked once, and the lag is unknown if a source does not report it."""
+"""The consumer lag of watchers: `measure_lag` is called once for each stream. Without an answer, the lag is unknown."""
 
 from __future__ import annotations
 

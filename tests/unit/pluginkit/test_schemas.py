@@ -166,8 +166,8 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     order.at.seconds = 1_800_000_000
     line = proto_message("shop.Order.Line")
     line.sku = "y"
-    # A framed message names its type by an index: here message 1 of the file (`Order`), message 0 inside message 1
-    # (`Line`), and message 0 of the file. A single zero byte means message 0.
+    # A framed message names its Protobuf type by the type's place in the file. The three messages below have type 1
+    # (`Order`), type 0 inside type 1 (`Line`), and type 0, for which a single zero byte stands.
     second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
     assert await decode(
         "protobuf",

@@ -1,4 +1,7 @@
-"""Packing a fetch in one call gives the bytes that aiokafka's types write and read field by field."""
+"""Kafka's fetch requests and responses, each written or read in one call.
+
+aiokafka's types, which work field by field, give the same bytes and the same values.
+"""
 
 from __future__ import annotations
 

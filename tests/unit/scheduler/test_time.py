@@ -1,4 +1,4 @@
-"""Runs that are due by time, alone or together with assets, and the reasons that delay a run."""
+"""Runs that are due by time, or by time and assets, and the reasons that delay a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def host() -> Iterator[time_machine.Traveller]:
 
 
 class Dag:
-    """Plays a DAG: due runs are created, and the next look sees them. The test moves the time through this object."""
+    """Plays a DAG: it creates due runs, which the scheduler's next look sees. A test moves the time by this object."""
 
     def __init__(self, host: time_machine.Traveller, schedule: Schedule, **columns: Any) -> None:
         self.host = host

@@ -1,4 +1,4 @@
-"""Watchers on a log in memory, and a store in memory, for the tests of falling behind alone."""
+"""Watchers on a log in memory, and a store in memory, for tests in which a watcher falls behind and others do not."""
 
 from __future__ import annotations
 

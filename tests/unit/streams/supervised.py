@@ -83,7 +83,7 @@ class Service:
         )
 
     def host(self, *triggers: Watching) -> list[Member]:
-        """Add the triggers all at once, as the host adds the triggers that it finds in the store."""
+        """Add all these triggers at once, as the service does with the triggers in its database."""
         return self.manager.add(
             [
                 self.spec(partial(type(one), **one.serialize()[1]), one.name, one.serialize()[1])

@@ -1,6 +1,7 @@
 """One attempt of a task that writes to each kind of target: `python -m tests.worker.output.crashing JSON`.
 
-The attempt kills itself and its JVM at the planted point, if there is one. Every target gets 100 rows with the token.
+The JSON has a token and may have a point, one of `POINTS`. An attempt with a point kills itself and its JVM there. Any
+other attempt writes 100 rows with the token to every target.
 """
 
 from __future__ import annotations

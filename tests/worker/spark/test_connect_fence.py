@@ -1,4 +1,7 @@
-"""A dead client's session on a real Spark Connect server is found by its tag, stopped and closed for good."""
+"""On a real Spark Connect server, `ConnectLauncher` finds a dead client's session by its tag.
+
+It stops the session's work, and closes the session for good.
+"""
 
 from __future__ import annotations
 

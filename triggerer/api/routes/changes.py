@@ -30,7 +30,9 @@ _TOPICS: Final = {
     Signal.DAGS_CHANGED: "dags",
     Signal.STREAMS_CHANGED: "streams",
 }
-"""The key under which a hint lists a signal's subjects: ids of streams for "streams", otherwise ids of DAGs."""
+"""Signal -> the key under which a hint lists the changed objects. "streams" lists ids of streams, other keys ids of
+DAGs.
+"""
 
 
 @reads("/changes", media_type="text/event-stream")

@@ -49,7 +49,8 @@ class ServiceBusTrial(TrialSource):
         if "=" not in connection_string:
             connection_string = _EMULATOR.format(host=connection_string)
         self._connection_string = connection_string
-        # The configuration refers to this variable, so that the key is not in the file. Child processes inherit it.
+        # The demo's configuration refers to this environment variable, so that the key is not in the file. Child
+        # processes inherit the variable.
         os.environ[_VARIABLE] = connection_string
         where = connection_string.partition("Endpoint=")[2].partition(";")[0]
         self.where = f"Service Bus at {where}"

@@ -82,7 +82,7 @@ class Arguments:
         """Bind a call, and find the arguments that a run must fill in.
 
         A function with `**keywords` receives the whole context as keywords, as in Airflow. Only `spark` is left out,
-        because a task that does not name `spark` must not start a session.
+        because a session is started only for a task that names `spark`.
 
         Args:
             names_assets: True for `@asset` functions: the parameter `context` receives a mapping of the context

@@ -133,7 +133,8 @@ def _add_asset(
 ) -> None:
     """Add an asset of a file. If several files have the asset, the file that defines it wins over files that import it.
 
-    The result must not depend on the order of the files; otherwise each parse could store another version.
+    The result must not depend on the order of the files. If it did, each parse could store another version of the
+    asset.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:
@@ -155,7 +156,7 @@ def _replaced_unusable(
 
 
 def _problem(file: ParsedFile, location: str, reason: str) -> Problem:
-    # If the asset is defined in a file that this file imports, the line number belongs to the imported file.
+    # Leave out the line number if the object is defined in a file that `file` imports: the line is not in `file`.
     name, _, line = location.rpartition(":")
     return Problem(file.path, int(line) if name == file.path else None, reason)
 

@@ -44,7 +44,10 @@ class AllowedKeyMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedKeyMapper(PartitionMapper):
-    """Maps all event keys to one run key. A `RollupMapper` with this mapper makes one run for all segments together."""
+    """Maps all event keys to one run key.
+
+    In a `RollupMapper` with a `SegmentWindow`, it makes one run for all segments together.
+    """
 
     downstream_key: str
 

@@ -42,7 +42,7 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which clocks show the beginning of one part of the day, such as 02:00.
+        """Return the two instants at which clocks show the time when one part of the day begins, such as 02:00.
 
         Args:
             part: The length of the parts into which windows divide a day.
@@ -60,7 +60,7 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield a warning for each key format of a DAG that gives two hours the same key when clocks are set back.
+    """Yield a warning for each of a DAG's key formats that gives two hours one key when clocks are set back.
 
     Args:
         now: The search for the next night with clocks set back begins at this instant.

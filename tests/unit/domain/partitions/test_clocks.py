@@ -1,4 +1,4 @@
-"""Partition keys when clocks are set: a part has one key, whichever mapper, window or timetable computes the key."""
+"""Partition keys when a zone's clocks change: mappers, windows and timetables compute the same key for a partition."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final

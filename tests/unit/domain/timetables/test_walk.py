@@ -25,8 +25,8 @@ def random_expressions(seed: int, number: int) -> list[str]:
     cases, found = Cases(seed), []
     while len(found) < number:
         fields = cases.cron().split()
-        # If both fields of days are set, croniter reads marks such as `#` and `W` in its own way. Nobody writes such
-        # expressions, so leave them out.
+        # If both the day of the month and the day of the week are set, croniter reads marks such as `#` and `W` in its
+        # own way. Nobody writes such expressions, so leave them out.
         special = (
             any(mark in fields[2] + fields[-1] for mark in "W#L") if len(fields) == 5 else True
         )

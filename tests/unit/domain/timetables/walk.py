@@ -1,4 +1,4 @@
-"""An independent answer to "when does this expression fire in this zone": it reads a clock, minute by minute.
+"""An independent answer to "when does a cron expression fire in a zone": it looks at each minute on the zone's clock.
 
 It uses nothing of croniter or `triggerer`.
 """

@@ -77,7 +77,7 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """A gap is a range of positions without messages. If the cursor is after a gap, the position before it is stored.
+    """A gap is a range of positions without messages. If the cursor is after a gap, the gap's first position is stored.
 
     So a later owner of the stream finds the gap.
     """

@@ -355,7 +355,10 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
 async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
     scene: Scene,
 ) -> None:
-    """The sibling has acked the message. The broker must not advance past it before the position is durable."""
+    """A watcher falls behind at a message that its sibling has acked.
+
+    The broker must not advance past the message before the watcher's position is durable.
+    """
     sink = Sink()
     fence = Fence("stream", "me", 1)
     specs = []
@@ -463,7 +466,10 @@ class Late(Sink):
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
-    """The new filter gets neither "b" nor "c" while "a" is outstanding. Later its watcher falls behind (seed 71415)."""
+    """While "a" is outstanding, a watcher's new filter gets neither "b" nor "c".
+
+    Later the watcher falls behind, and reads both (seed 71415).
+    """
     sink = Late(1)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")

@@ -355,7 +355,7 @@ async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(sce
 
 
 async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:
-    """A lane tail may take 4 MiB, and would stay until a watcher falls behind in the lane again."""
+    """A lane tail may take 4 MiB, so it goes with the last watcher that is behind in the lane."""
     sink = scene.sink
     scene.fails["sick"] = lambda _: True
     async with hosting(scene, sink) as (manager, sick, _):

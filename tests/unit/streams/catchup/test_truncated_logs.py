@@ -212,7 +212,7 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
 async def test_a_watcher_that_fails_with_a_lost_message_misses_no_later_one() -> None:
     """The store refuses the event of "old 15", a message that the log then loses.
 
-    The sibling waits at "old 9" until the sick watcher has caught up. Only then is the outcome of "old 15" known.
+    The sibling waits at "old 9" until the sick watcher has caught up. So the outcome of "old 15" is known only later.
     """
     scene, sink = Cutting(), Sink()
     sink.refuses = lambda watcher, payload: (watcher, payload) == (SICK, "old 15")

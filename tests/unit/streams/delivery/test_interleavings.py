@@ -165,8 +165,8 @@ async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothin
     upstream: Upstream, name: str
 ) -> None:
     async def shielded(_: object) -> None:
-        # Stands for a producer that must not interrupt its commit. So the pump continues only after the filters have
-        # ended.
+        # Stands for a producer whose commit must not be interrupted. So the group's pump, which awaits this commit,
+        # continues only after the filters have ended.
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.1)
 
@@ -227,8 +227,8 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The filter waits for the next event when the store's answer is overdue. Event 1 is broadcast before the filter
-        # wakes.
+        # The store's answer for event 0 becomes overdue while the filter waits for its next event. Event 1 is broadcast
+        # before the filter wakes.
         (subscriber,) = group_of(service).subscribers
         upstream.put(1, lane="other")
         group_of(service).subscribers.fail(subscriber, AckTimeout("late"))

@@ -383,7 +383,10 @@ class Lingering(Producer):
 async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
     fails: str, side_by_side: bool, upstream: Upstream
 ) -> None:
-    """The producer's other tasks may take time to end; a member that joins meanwhile would never be served."""
+    """While one method of the producer has failed, another may take time to end.
+
+    A member that joins meanwhile would never be served.
+    """
 
     class Producing(Lingering):
         lanes_advance_side_by_side = side_by_side

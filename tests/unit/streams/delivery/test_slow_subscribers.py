@@ -147,7 +147,7 @@ async def test_one_that_is_slower_than_its_sibling_by_more_than_half_a_lane_fall
 async def test_a_subscriber_that_becomes_slow_after_the_lane_was_paused_is_seen(
     any_scene: Scene,
 ) -> None:
-    """Until the gate opens, the sibling is slow too. Then the sibling reads on, and waits for the slow subscriber."""
+    """Until the test opens a gate, "well" is slow too. Then "well" reads on, and waits for "slow"."""
     sink = Sink()
     any_scene.gates["slow", texts(0)[0]] = anyio.Event()
     gate = any_scene.gates["well", texts(0)[0]] = anyio.Event()
@@ -221,7 +221,8 @@ async def test_where_the_broker_is_waited_for_nobody_falls_behind(
     sink = Sink()
     Unanswered.gate = anyio.Event()
     any_scene.watcher = lambda name: OnUnanswered(any_scene.name, name)  # type: ignore[method-assign]
-    # "slow" reads seven of eight messages, and hangs with the last. So the poll waits for the broker, not for "slow".
+    # "slow" passes seven of the eight messages that the bounds permit, and hangs with the last. The seven wait for the
+    # broker, which does not answer `advance` yet. So the poll waits for the broker, not for "slow".
     gate = any_scene.gates["slow", texts(0)[7]] = anyio.Event()
     async with two(any_scene, sink, settings(0.0, **bounds)) as (_, slow, well):
         any_scene.publish(*texts(0))

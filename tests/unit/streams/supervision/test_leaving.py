@@ -350,7 +350,8 @@ async def test_an_advance_that_was_to_begin_as_the_lease_ended_does_not(upstream
         upstream.put(0)
         await service.settle_down()
         service.store.complete()
-        # At this checkpoint the pump starts a task for the lane. The task begins one turn of the event loop later.
+        # At this checkpoint the group's pump starts the task that advances the lane. The task begins one turn of the
+        # event loop later.
         await anyio.lowlevel.checkpoint()
         assert one.key is not None
         service.manager.close_stream(one.key)

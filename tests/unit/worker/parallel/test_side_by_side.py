@@ -193,7 +193,7 @@ traced()
 
 
 def test_functions_can_be_traced_after_a_time_limit_that_was_not_reached() -> None:
-    """An earlier version withdrew the exception that it had not raised. Then Python 3.11 hangs in traced functions."""
+    """An earlier version withdrew an exception that it had not raised. Traced functions then hang in Python 3.11."""
     subprocess.run([sys.executable, "-c", TRACED_AFTER_A_LIMIT], check=True, timeout=60)
 
 

@@ -227,7 +227,7 @@ async def test_later_messages_of_a_waiting_lane_are_not_derived_with_each_attemp
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
         before, sink.delayed_messages = len(scene.opened), []
         await sink.until(lambda: bool(sink.delayed_messages))
-        # If the reader did not wait for the store's answer, the filter would get the next message in this time.
+        # If the reader did not wait for the store's answer, the filter would get the next message during this sleep.
         await anyio.sleep(0.1)
         assert ("sick", "b") in scene.opened[before:]
         assert ("sick", "c") not in scene.opened[before:]
@@ -284,7 +284,8 @@ async def test_a_lane_waits_at_a_refused_message_although_its_watcher_had_caught
             before = len(scene.opened)
             await sink.refuse()
             await sink.until(lambda: bool(sink.unanswered))
-            # If the reader did not wait for the store's answer, the filter would get the next message in this time.
+            # If the reader did not wait for the store's answer, the filter would get the next message while this test
+            # sleeps.
             await anyio.sleep(0.1)
             assert scene.opened[before:] == [("sick", "b")]
             assert 1 in sick.catching_up

@@ -352,7 +352,7 @@ async def test_a_message_that_waits_for_room_is_stored_once_however_slow_the_sto
         sink.delayed_messages = []
         sink.is_full_of_parked = False
         await sink.until(lambda: bool(sink.delayed_messages))
-        # If the runtime did not wait for the answer, it would submit the message again in this time.
+        # If the runtime did not wait for the store's answer, it would submit the message again during this sleep.
         await anyio.sleep(1.0)
         assert [type(change.what) for change in sink.delayed_messages].count(Stored) == 1
         sink.release_parked()
@@ -628,7 +628,7 @@ async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durab
         manager.remove(old, on_purpose=False)
         manager.add(scene.specs("new", "well")[:1])
         await sink.until(lambda: ("new", "b") in scene.opened)
-        # The old trigger derived the first event from "a". The rest is what the new trigger derives from "b".
+        # The old trigger derived the first of the late events from "a". The new trigger derived the others from "b".
         first, rest = sink.late[0], sink.late[1:]
         first.complete(None)
         sink.delayed_messages = []
