@@ -1,4 +1,4 @@
-"""Queues runs again if no worker could begin them, because a file does not load or a former attempt is unknown."""
+"""Queues runs again if no worker could begin them, because a file does not load or a former attempt may still work."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store for a run that is not held. If an earlier attempt blocks the run, cancel the run.
+    """Return the update to store for a run that is not held. A run that an earlier attempt blocks ends as cancelled.
 
-    Such a run could not be held, usually because a user wants it cancelled. If another attempt has the run, the store
-    drops this end.
+    A blocked run usually could not be held because a user wants it cancelled. If the reason is that another attempt has
+    the run, the store drops the update.
     """
     if not update.is_blocked or update.end is None:
         return update
