@@ -21,9 +21,10 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put the runs that could not begin back into the queue, and hold them. Return all other updates.
+    """Put the runs that could not begin back into the queue, and return all other updates.
 
-    The caller must store the returned updates. They include the updates of runs that could not be held.
+    For a while, no executor can claim a run that was put back: the run is held. The caller must store the returned
+    updates. They include the updates of runs that could not be held.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.

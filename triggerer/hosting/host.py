@@ -262,7 +262,7 @@ class TriggerHost:
 
     def _apply(self, heartbeat: Heartbeat) -> None:
         # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
-        # the lease is extended, because their code may have seen that the lease had ended.
+        # the lease is extended: a stream that has noticed the end of the lease does nothing but wait to be stopped.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)
@@ -314,7 +314,8 @@ class TriggerHost:
     async def _give_back(self, digests: Sequence[str]) -> None:
         """Give these streams to other instances: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        # While this waits, no heartbeat extends the leases of the other streams. So wait for half of a lease at most.
+        # While the streams drain, no heartbeat extends the leases of the other streams. So wait for half of a lease at
+        # most.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()

@@ -100,8 +100,8 @@ def _check(call: str, result: int) -> None:
 def main() -> None:
     """Guard the lease until it is over, or until the executor is gone."""
     channel, ends_at = int(sys.argv[1]), float(sys.argv[2])
-    # When the service is stopped, all its processes may receive these signals. The guard ignores them, because it must
-    # live until the executor has ended its runs.
+    # When the service is stopped, all its processes may receive SIGHUP, SIGINT or SIGTERM. The guard ignores these
+    # signals, because it must live until the executor has ended its runs.
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     try:
