@@ -212,7 +212,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._database.transport.sender,
         )
         before, after = self._launch_steps(group)
-        # Store which runs wait after `save`. These steps change only running runs, so a run that `save` ends is not
+        # After `save`, store which runs wait. These steps change only running runs, so a run that `save` ends is not
         # shown as waiting.
         after += [
             self._wait_step(update.order, update.wait)

@@ -1,4 +1,4 @@
-"""Queues runs again if no worker could begin them, because a file does not load or a former attempt may still work."""
+"""Queues runs again if no worker could begin them, because a file does not load or a former attempt may still run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
     """Return the update to store for a run that is not held. A run that an earlier attempt blocks ends as cancelled.
 
-    A blocked run usually could not be held because a user wants it cancelled. If the reason is that another attempt has
+    The usual reason why a blocked run is not held: a user wants it cancelled. If the reason is that another attempt has
     the run, the store drops the update.
     """
     if not update.is_blocked or update.end is None:

@@ -1,4 +1,4 @@
-"""Finds the next run of a timetable with runs at instants (ticks). A data interval of fixed length precedes a tick."""
+"""Finds the next run of a timetable that runs at instants (ticks). A data interval of fixed length precedes each."""
 
 from __future__ import annotations
 

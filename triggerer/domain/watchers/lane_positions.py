@@ -175,7 +175,7 @@ def cut_after(position: Position, incarnation: Any) -> Position | None:
 
     A cut counts if `incarnation` records it, but the incarnation of `position` does not. Cuts below `position` do not
     count: the log must have reused a number at or above that of `position`. After a cut that counts, a watcher at
-    `position` may have read messages that were lost later, or may be about to read the messages that replaced them.
+    `position` may have read messages that were lost later. Or it may be about to read the messages that replaced them.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 
