@@ -41,7 +41,7 @@ class CallbackRunner:
     Args:
         executor: The id of the executor in the table `instance`.
         may_call: Returns whether the executor still has its lease.
-        get_guard: Returns the present guard of the lease.
+        get_guard: Returns the guard of the present lease, a process with which all workers die. None: no guard.
         on_called: Called with a run when the callbacks of the run have ended.
     """
 

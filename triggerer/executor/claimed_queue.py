@@ -13,7 +13,8 @@ _AHEAD_S: Final = 0.2
 """The amount of work to claim ahead, in seconds. So a claimed run starts within about this time."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
-"""The weight of a run in the moving average of durations, if the run is shorter than the average."""
+"""The weight of a run in the moving average of durations, if the run is shorter than the average. A longer run has the
+weight 1."""
 
 STALE_SECONDS: Final = 2.0
 """Once the oldest claimed run has waited this long for a worker, all claimed runs are queued again: another executor

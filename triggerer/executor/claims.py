@@ -73,7 +73,7 @@ class Claims:
 
         Args:
             uses_pools: True: also claim runs with pools, as far as the pools have free slots.
-            has_broken_files: True: first hold the runs whose files do not load.
+            has_broken_files: True: first hold the runs whose files do not load, so that no executor claims them.
         """
         if uses_pools:
             claim = claim_with_pools(

@@ -167,8 +167,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Do not use `await tasks.start(...)`. Even when cancelled, it would wait for the end of `_work`. But
-            # `_work` waits for the `finally` below, which would never be reached.
+            # Do not use `await tasks.start(self._work)`: a cancellation here would end in a deadlock. `start` would
+            # wait for the end of `_work`, and `_work` ends only after this task has set `_stopping`.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -353,8 +353,9 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # No slot executes these runs any longer, but some of their results are not stored yet. Sweep again soon: if
-            # the store still shows such a run as running after its results are stored, that sweep queues it again.
+            # The store shows further runs as running here. No slot executes them any longer, but some of their results
+            # are not stored yet. Sweep again soon: if the store still shows such a run as running after its results
+            # are stored, the later sweep queues the run again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

@@ -212,8 +212,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._database.transport.sender,
         )
         before, after = self._launch_steps(group)
-        # Perform these steps after `save`: they change only running runs, so a run that `save` ends is not shown as
-        # waiting.
+        # After `save`, store which runs wait. These steps change only running runs, so a run that `save` ends is not
+        # shown as waiting.
         after += [
             self._wait_step(update.order, update.wait)
             for update in group

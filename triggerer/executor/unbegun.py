@@ -1,4 +1,4 @@
-"""Queues runs again if no worker could begin them, because a file does not load or a former attempt is unknown."""
+"""Queues runs again if no worker could begin them, because a file does not load or a former attempt may still run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put the runs that could not begin back into the queue, and hold them. Return all other updates.
+    """Put the runs that could not begin back into the queue, and return all other updates.
 
-    The caller must store the returned updates. They include the updates of runs that could not be held.
+    For a while, no executor can claim a run that was put back: the run is held. The caller must store the returned
+    updates. They include the updates of runs that could not be held.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.
@@ -54,10 +55,10 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store for a run that is not held. If an earlier attempt blocks the run, cancel the run.
+    """Return the update to store for a run that is not held. A run that an earlier attempt blocks ends as cancelled.
 
-    Such a run could not be held, usually because a user wants it cancelled. If another attempt has the run, the store
-    drops this end.
+    The usual reason why a blocked run is not held: a user wants it cancelled. If the reason is that another attempt has
+    the run, the store drops the update.
     """
     if not update.is_blocked or update.end is None:
         return update

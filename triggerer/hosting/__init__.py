@@ -1,4 +1,4 @@
-"""Runs the triggers of the DAG files in this instance, on the streams whose leases the instance owns."""
+"""Runs the triggers of the DAG files in one instance of the service, on the streams whose leases it owns."""
 
 from triggerer.hosting.host import TriggerHost
 

@@ -140,7 +140,10 @@ class TriggerHost:
         return self._manager
 
     def mark_fenced(self, fence: Fence) -> None:
-        """Stop a stream at once, and resolve nothing, because the store refused a write: the stream has a new owner."""
+        """Stop a stream at once, because the store refused a write: the stream has a new owner.
+
+        The outstanding messages of the stream are neither acknowledged nor failed.
+        """
         if self._owned.get(fence.stream_digest) == fence:
             _log.warning("stream lost to another instance", stream=fence.stream_digest)
             self._forget(fence.stream_digest)
@@ -191,9 +194,9 @@ class TriggerHost:
         return StallWatch(threshold) if threshold else nullcontext()
 
     async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
-        """Wait until the next tick is needed, at most until a heartbeat is due.
+        """Wait until this host must act again, at most until a heartbeat is due.
 
-        A tick is also needed after one of these changes:
+        The host also acts after one of these changes:
 
         - Triggers or streams have changed, or a stream was lost.
         - A class was loaded.
@@ -259,7 +262,7 @@ class TriggerHost:
 
     def _apply(self, heartbeat: Heartbeat) -> None:
         # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
-        # the lease is extended, because their code may have seen that the lease had ended.
+        # the lease is extended: a stream that has noticed the end of the lease does nothing but wait to be stopped.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)
@@ -311,7 +314,8 @@ class TriggerHost:
     async def _give_back(self, digests: Sequence[str]) -> None:
         """Give these streams to other instances: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        # While this waits, no heartbeat extends the leases of the other streams. So wait for half of a lease at most.
+        # While the streams drain, no heartbeat extends the leases of the other streams. So wait for half of a lease at
+        # most.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()
@@ -329,7 +333,7 @@ class TriggerHost:
                 await self._unwritten.wait_for(digests)
 
     def _forget(self, digest: str) -> None:
-        """Stop the stream at once, and resolve nothing."""
+        """Stop the stream at once. Its outstanding messages are neither acknowledged nor failed."""
         self._owned.pop(digest, None)
         for hosted in self._roster.on_stream(digest):
             self._roster.drop(hosted)

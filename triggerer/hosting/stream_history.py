@@ -14,7 +14,10 @@ from typing import Final
 from triggerer.domain.live_state import StreamHistory, StreamLive
 
 MINUTES: Final = 60
-"""How many minutes are remembered for each stream. The histories of 100 streams add some 60 KB to a report."""
+"""How many minutes are remembered for each stream.
+
+The histories of 100 streams add some 60 KB to each report of the live state that the instance writes to the store.
+"""
 
 
 def _clock() -> Callable[[], float]:

@@ -72,8 +72,8 @@ async def _serve(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
     interrupted = anyio.Event()
-    # Add the handler to the loop, so that the signal wakes the loop. With `signal.signal`, a signal that comes just
-    # before the loop waits would stay unseen until something else wakes the loop.
+    # Add the handler of SIGINT to the loop, so that the signal wakes the loop. With `signal.signal`, a signal that
+    # comes just before the loop waits would stay unseen until something else wakes the loop.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     async with anyio.create_task_group() as tasks:
 
@@ -111,7 +111,7 @@ def write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) ->
             for frame in in_frames(sent):
                 channel.send_bytes(to_frame(frame))
         except OSError:
-            return  # the reader notices a closed channel too
+            return  # the thread in `_read` notices a closed channel too, and ends the process
         except Exception as error:  # noqa: BLE001  (pickling calls the plugin's code, which may raise anything)
             # Without this last report the service would wait for ever.
             with suppress(OSError):

@@ -43,7 +43,8 @@ class RemoteGenerator:
     """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
     `pump` and `events` run concurrently, because a filter may read the stream in a child task while it yields events.
-    The pump pulls a raw event from the runtime only after the isolated filter has requested one.
+    The pump pulls a raw event from the runtime only after the isolated filter has requested one. Until then, an event
+    that was sent ahead also stays in the runtime's queue.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:

@@ -28,8 +28,8 @@ class ThreadsafeQueue(Generic[T]):
     def put(self, item: T) -> None:
         """Add an item without blocking. If the loop is closed already, nobody reads the item."""
         self._items.append(item)
-        # While a signal is under way, no second signal is needed. `_signal` resets the flag before the reader takes
-        # items, so the reader finds this item too.
+        # While a signal is under way, no second signal is needed. `_signal` resets `_is_signalled` before the
+        # reader takes items, so the reader finds this item too.
         if not self._is_signalled:
             self._is_signalled = True
             with suppress(RuntimeError):

@@ -47,7 +47,7 @@ def _is_target(given: object) -> bool:
 
 
 def _message_about(context: Mapping[str, Any]) -> NotificationText:
-    # Import the modules only when a message is sent, because most processes that import a DAG file send no message.
+    # This import is not at the top of the module, because most processes that import a DAG file send no message.
     from triggerer.notifications.texts import Writer
 
     run = context["dag_run"]
@@ -90,7 +90,7 @@ def _send(url: str, message: NotificationText) -> str | None:
     for delay in _DELAYS_S:
         if error is None:
             break
-        # A callback is a plain function, and the callbacks' worker has no event loop that this sleep could block.
+        # `time.sleep` is allowed here: a callback is a plain function, and the worker that calls it has no event loop.
         time.sleep(delay)
         error = send(url, message)
     return error

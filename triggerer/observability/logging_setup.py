@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from triggerer.config import CoreSettings
 
-# These libraries log every connection. So their lines below "warning" are shown only if our log level is "debug".
+# Libraries that log every connection. Their lines below "warning" are shown only if our log level is "debug".
 _QUIET: Final = (
     "aiobotocore",
     "aiokafka",

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import partial
 from typing import Any, Final, TextIO
 
-# `Brief` drops the lines of the brokers' client libraries, because they log each attempt to connect. The error that
-# ends the stream shows the outcome.
+# The loggers of the brokers' client libraries. `Brief` drops their lines, because the libraries log each attempt to
+# connect. The error that ends the stream shows the outcome.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",

@@ -46,7 +46,9 @@ async def plan_backfill(
     *,
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedInterval]:
-    """Return the steps of a backfill, oldest first, and change nothing.
+    """Return the intervals of a backfill, oldest first, each with the step that the backfill would take.
+
+    Nothing is changed.
 
     Args:
         from_date, to_date: The range of logical dates, both inclusive.

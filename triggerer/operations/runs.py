@@ -85,7 +85,7 @@ async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: st
 
 
 async def resolve_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> list[int]:
-    """Mark the unknown attempts of a run as lost, because an operator knows that they have ended.
+    """Mark a run's attempts in the state `unknown` as lost, because an operator knows that they have ended.
 
     The next attempt of the run need not wait for them any longer.
 
@@ -93,7 +93,7 @@ async def resolve_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: 
         The numbers of the attempts that are lost now.
     Raises:
         UnknownRun: There is no such run.
-        MoveRefused: No attempt of the run is unknown.
+        MoveRefused: No attempt of the run has the state `unknown`.
     """
     resolved = await resolve_as_lost(session, dag_id, run_id)
     if resolved is None:

@@ -142,9 +142,9 @@ def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | Non
 
 
 _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
-# Only a container with a hierarchical namespace sends this event. Programs there often write a file under a temporary
-# name and then rename the file. Elsewhere (other containers, S3, Cloud Storage), a rename is a copy, which is reported
-# as a created object.
+# The event of a renamed file, which only a container with a hierarchical namespace sends. Programs there often write a
+# file under a temporary name and then rename the file. Elsewhere (other containers, S3, Cloud Storage), a rename is a
+# copy, which is reported as a created object.
 _BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
 # These calls create an empty object. Another event (FlushWithClose, SftpCommit) says that the content is written.
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})

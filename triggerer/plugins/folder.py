@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported after the last search that found no module of the folder. The older modules
-# do not belong to the folder, so the next search skips them.
+# By folder: the modules that `DagsFolder` has not searched yet for modules of the folder. The last search found no such
+# module, so it need not look at older modules again.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 

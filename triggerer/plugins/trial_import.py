@@ -90,7 +90,7 @@ def main() -> NoReturn:
     folder, file = sys.argv[1:]
     child = os.fork()
     if child == 0:
-        # Exit with this code after an exception too. `os._exit` does not wait for threads that the file started.
+        # Exit with `_IMPORT_ENDED` after an exception too. `os._exit` does not wait for threads that the file started.
         try:
             DagsFolder(folder).import_file(file)
         finally:

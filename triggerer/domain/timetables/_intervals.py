@@ -1,4 +1,4 @@
-"""Finds the next run of a timetable that has consecutive data intervals, and a run at the end of each interval."""
+"""Finds the next run of a timetable with consecutive data intervals. A run is due at the end of each interval."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def next_interval(
         over: Returns the start of the last interval that has ended. Earlier intervals are skipped. None: skip no
             interval.
     """
-    # The last run may come from an earlier schedule of the DAG, so its end may lie inside an interval.
+    # The last run may come from an earlier schedule of the DAG. So its interval may end inside an interval of the
+    # present schedule.
     start = None if last is None else bounds.at_or_before(last.end)
     end: datetime | None = None
     if over is not None:

@@ -1,4 +1,4 @@
-"""Finds the next run of a timetable that has runs at instants. Before each run lies a data interval of fixed length."""
+"""Finds the next run of a timetable that runs at instants (ticks). A data interval of fixed length precedes each."""
 
 from __future__ import annotations
 

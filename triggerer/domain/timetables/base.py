@@ -70,7 +70,7 @@ class Timetable(ABC):
     can_be_scheduled: bool = True
     """False if the timetable never has a run."""
     partitioned: bool = False
-    """True if the runs have partition keys: from `partition_key` or, for a schedule on assets, from the events."""
+    """True if the runs have partition keys: from `partition_key` or, if the schedule has assets, from their events."""
     has_assets: bool = False
     """True if runs wait for assets, or assets start runs."""
     active_runs_limit: int | None = None
@@ -88,7 +88,7 @@ class Timetable(ABC):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        """Return the next run, even if it is due later; None: no run until something changes.
+        """Return the next run, whether it is due now or in the future; None: no run until something changes.
 
         The scheduler calls the method again after each run, after a change of the DAG, and when the returned run is
         due.

@@ -88,9 +88,9 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # A run's logical date is the end of its interval in `timetable`, minus `window`. So that interval ends between
-        # `start + window` and `end + window`, and starts at `end + window` at the latest. If it is longer than
-        # `window`, it may start before `start`.
+        # A run's logical date is the end of its interval in `timetable`, minus `window`. The interval therefore ends
+        # between `start + window` and `end + window`, and starts at `end + window` at the latest. An interval that is
+        # longer than `window` may start before `start`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 

@@ -161,10 +161,10 @@ class Cut(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
-    """Return the cuts that an incarnation of a log records; empty for an incarnation from the store.
+    """Return the cuts in the attribute `used` of a log's incarnation; empty if the incarnation has no such attribute.
 
-    A log keeps its incarnation after a cut, so positions from before and after the cut can be compared. A producer can
-    record the cuts that it knows in an attribute `used` of the incarnation. The store does not keep this attribute.
+    A log keeps its incarnation after a cut, so positions from before and after the cut can be compared. A producer that
+    knows of cuts gives this attribute to the incarnation. The store does not keep the attribute.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used
@@ -173,9 +173,9 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
 def cut_after(position: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `position` was recorded; None: no such cut.
 
-    A cut counts if `incarnation` records it, the incarnation of `position` does not record it, and a reused number is
-    at or above the number of `position`. Then a watcher at `position` may have read messages that were lost later, or
-    may be about to read the messages that replaced them.
+    A cut counts if `incarnation` records it, but the incarnation of `position` does not. Cuts below `position` do not
+    count: the log must have reused a number at or above that of `position`. After a cut that counts, a watcher at
+    `position` may have read messages that were lost later. Or it may be about to read the messages that replaced them.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 

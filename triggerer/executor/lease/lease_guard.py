@@ -3,9 +3,9 @@
 An executor may be stopped (SIGSTOP, a debugger), or its event loop may hang. Then it can neither extend its lease nor
 end its workers. So the kernel must end the workers:
 
-- The guard has the only writing end of a pipe, and each worker has armed the reading end
-  (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills each worker's process group, and the group
-  of the Python processes that Spark started for the worker.
+- The guard has the only writing end of a pipe. Each worker arms the reading end, which means that the kernel sends
+  SIGKILL when the pipe closes (`triggerer.processes.lifelines`). So when the guard is gone, the kernel kills each
+  worker's process group, and the group of the Python processes that Spark started for the worker.
 - With each heartbeat the executor sends the end of the lease to the guard, and the guard sets a timer of the kernel.
   The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also runs while
   the machine is suspended.
@@ -100,8 +100,8 @@ def _check(call: str, result: int) -> None:
 def main() -> None:
     """Guard the lease until it is over, or until the executor is gone."""
     channel, ends_at = int(sys.argv[1]), float(sys.argv[2])
-    # When the service is stopped, all its processes may receive these signals. The guard ignores them, because it must
-    # live until the executor has ended its runs.
+    # When the service is stopped, all its processes may receive SIGHUP, SIGINT or SIGTERM. The guard ignores these
+    # signals, because it must live until the executor has ended its runs.
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     try:

@@ -23,7 +23,8 @@ class LeaseGuard:
     """One guard process, from `start` to `aclose`. See `triggerer.executor.lease.lease_guard`.
 
     Attributes:
-        lifeline: The reading end of a pipe, which workers arm. Only the guard has the writing end.
+        lifeline: The reading end of a pipe. Only the guard has the writing end. Workers arm the reading end, so that
+            the kernel kills them when the guard is gone.
     """
 
     def __init__(
@@ -109,8 +110,8 @@ class LeaseGuard:
 
     def extend(self, ends_at: float) -> None:
         """Move the guard's end to this later time."""
-        # Ignore these errors. If the guard is gone, `wait` returns. If the guard does not read its messages, it ends at
-        # its previous, earlier time, which is safe.
+        # A message that cannot be sent does no harm. If the guard is gone, `wait` returns. If the guard does not read
+        # its messages, it ends at its previous, earlier time.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 

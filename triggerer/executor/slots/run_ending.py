@@ -36,7 +36,7 @@ class RunEnding:
     is_cut_short: bool = False
     """True: store no end of the run, because the run is queued again, or another executor executes it."""
     has_left_launches: bool = False
-    """True if a session of the dead process may still be at work on a Spark Connect server."""
+    """True if the run's process has died, and its session may still be at work on a Spark Connect server."""
     may_end_log: bool = True
     """False once another executor may have begun the run, and may be writing the run's log."""
 

@@ -55,7 +55,7 @@ class RunExecution:
 
     Args:
         ending: The decisions about the run's end. If a task outlives its timeout by more than `timeout_grace`, the
-            timer of the task sets the verdict.
+            timer of the task sets `ending.verdict`.
         on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
             file. Called with False when the run continues.
         on_overdue: Called on the event loop after the timer has set the verdict. The callback is not a coroutine, so

@@ -163,7 +163,8 @@ class Slot:
         try:
             await self.idle()
         finally:
-            # From now on the run may be queued again. If another executor begins the run, it also writes the run's log.
+            # From now on the run may be queued again, and another executor may write the run's log. So this executor
+            # must no longer write into the log.
             ending.may_end_log = False
 
     def _kill(self) -> None:

@@ -55,7 +55,8 @@ class Difference:
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
     """Return the differences between two definitions of a DAG, in the values that the store has.
 
-    For a task, the store has only the order, outlets, inlets and use of Spark. Other changes of a task are not found.
+    The store has the order of the tasks, and only the outlets, inlets and use of Spark of each task. Other changes of a
+    task are not found.
     """
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (

@@ -31,7 +31,10 @@ class UnfedAsset:
     waiting_dags: tuple[str, ...]
     """The DAGs of the new folder that wait for the asset."""
     lost_watchers: tuple[str, ...]
-    """The names of the asset's present watchers, which the new folder lacks. Empty: the asset has no watcher now."""
+    """The names of all watchers that the asset has now. The new folder has no watcher of the asset.
+
+    Empty: the asset has no watcher now.
+    """
     fed_by: tuple[str, ...]
     """The tasks (`dag.task`) of the new folder that have the asset as an outlet. Empty: nothing feeds the asset."""
     is_new: bool

@@ -32,9 +32,10 @@ class Restored:
 async def mark_restored(
     database: Database, actor: Actor, backup_time: datetime, *, margin: timedelta
 ) -> Restored:
-    """Set all watchers of logs back to `margin` before the time of the backup. The service must be stopped.
+    """Set watchers back to `margin` before the time of the backup. The service must be stopped.
 
-    At the next start of the service, these watchers read their logs from that instant on, before newer messages.
+    All watchers of a log, such as a Kafka topic, are set back. At the next start of the service, these watchers read
+    the messages of the log from that instant on, before newer messages.
     A repeated call changes nothing, except that it may set the watchers back further.
 
     Args:

@@ -23,7 +23,10 @@ _CONFLUENT: Final = (
 )
 
 Reader = Callable[[bytes], Any]
-"""Converts the bytes after the wire format's head to a JSON value. Raises ValueError for bytes that do not fit."""
+"""Converts a message's value to a JSON value, given the bytes after the head of Confluent's wire format.
+
+Raises ValueError for bytes that do not fit the schema.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ which instants such a date names when clocks change. The rules agree with Airflo
   a skipped hour together give one instant: the time of the first date, moved by the length of the gap. So "02:30 each
   day" is always once a day.
 
-Both rules define sets of instants, so `after` and `before` are exact opposites.
+Each expression thus has one set of instants. `Cron.after` and `Cron.before` step through it in opposite directions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ PRESETS: Final = {
 }
 # Longer than any clock change: Samoa once skipped a whole day.
 _A_DAY_AND_MORE = timedelta(hours=26)
-# croniter searches the 50 years after a date. These dates together reach every year that an expression may name.
+# Dates at which searches begin. A search of croniter ends after 50 years. From these three dates, the searches reach
+# every year that an expression may name.
 _PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
 # A search must begin between these dates. Otherwise croniter could fail at the ends of the calendar: years 1 and 9999.
 _FIRST, _LAST = datetime(60, 1, 1), datetime(9900, 1, 1)  # noqa: DTZ001
