@@ -211,8 +211,8 @@ class ForkServer:
             self._live(role, live, theirs)
         theirs.close()
         if role is not Role.OPENER:
-            # The child makes the same call. The first of the two calls makes the group, so from now on the group exists
-            # and can be killed.
+            # The child calls `setpgid` too. The first of the two calls makes the child's group, so from now on the
+            # group exists and can be killed.
             with suppress(OSError):
                 os.setpgid(pid, pid)
         child = Child(next(self._numbers), pid, ours, role)

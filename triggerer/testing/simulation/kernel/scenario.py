@@ -56,7 +56,9 @@ class Scenario:
     capacity: int
     """How many triggers each of the two hosts may host."""
     has_files: bool
-    """Whether DAG files, and not the world, declare the watchers. Files take time to import, and are replaced."""
+    """Whether the watchers are declared in DAG files, which take time to import and are replaced. Otherwise `World`
+    declares the watchers itself.
+    """
 
 
 AMPLE = HostSettings().capacity

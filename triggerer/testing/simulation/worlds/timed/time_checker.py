@@ -166,9 +166,9 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # A run that was created too early counts as the DAG's last run only from the moment at which it is due.
-                # At that moment the scheduler does not call the timetable again. So use only the timetable's earlier
-                # answer.
+                # A run was created before it was due, because a host's clock was ahead. It counts as the DAG's last run
+                # once it is due, and the scheduler does not call the timetable again at that moment. So use only the
+                # timetable's earlier answer.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
