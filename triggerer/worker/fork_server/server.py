@@ -71,8 +71,8 @@ class ForkServer:
         self._preloaded = Preloaded(setup["spark"])
         self._dags_folder = DagsFolder(setup["dags_folder"])
         self._drivers = DriverKeeper(self, setup)
-        # Nobody writes to this pipe. The pipe closes when this process is gone, and then the kernel kills the processes
-        # of runs.
+        # The lifeline is a pipe to which nobody writes. It closes when this process is gone, and then the kernel kills
+        # the processes of runs.
         self._lifeline, self._alive = os.pipe()
         self._wakeup, self._wake = os.pipe()
 

@@ -129,7 +129,7 @@ _POSTGRESQL: Final = Dialect(
     "PostgreSQL",
     "org.postgresql.Driver",
     # `condition` (below) makes PostgreSQL store the token before the rows. If another try is storing the same token,
-    # this statement waits until that try's transaction has ended.
+    # the commit waits until that try's transaction has ended.
     ("WITH token AS ({token} RETURNING 1) {rows}",),
     _on_conflict,
     schema="current_schema()",
