@@ -60,7 +60,7 @@ class TimeChecker:
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
             # The scheduler compared the time since the last run with `gap` when it read the DAG, before `made_at`. So
-            # `passed` is at least as long as the time that the scheduler compared.
+            # the time until `made_at` is at least as long as the time that the scheduler compared.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s, the gap is {gap} s")
