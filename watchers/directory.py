@@ -4,8 +4,9 @@ A file is claimed before its event is made, and deleted only after the event is 
 service stops in between, it finds the claimed file again, under the same idempotency key. A file that is still being
 written fires too, so write a file under another name, and rename it when it is complete.
 
-A rejected file is not lost: it is moved into the folder `.rejected` of the directory. No scan reads this folder. A file
-is rejected if the filter of a subclass rejects it, and no filter fails at it.
+A rejected file is not lost: it is moved into the folder `.rejected` of the directory. No scan reads this folder. The
+triggers here reject no file, but a subclass can have a filter that does. A file is rejected if a filter rejects it, and
+no filter fails at it.
 """
 
 from __future__ import annotations

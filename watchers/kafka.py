@@ -146,7 +146,7 @@ class KafkaEventTrigger(MessageTrigger):
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         if isinstance(message, KafkaMessage):
-            # For messages from the producer, this gives the same result as the code below in half the time.
+            # A shortcut for messages from the producer: the result of the code after this block, in half the time.
             topic, partition = message.lane.partition
             key = message.key
             return {

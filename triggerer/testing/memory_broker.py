@@ -178,7 +178,8 @@ class InMemoryQueueProducer(SharedStreamProducer):
         self._renewal = loop.call_later(self._broker.lock_s / 3, self._renew)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        # This stands for the request to a real broker. If it is cancelled, no message of the batch is committed.
+        # The checkpoint stands for the request to a real broker. If it is cancelled, no message of the batch is
+        # committed.
         await checkpoint()
         for message, outcome in batch:
             log, reading = self._broker.logs()[message.lane], self._readings[message.lane]

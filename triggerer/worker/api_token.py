@@ -19,8 +19,8 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 def offered(token: str, folder: Path) -> Iterator[None]:
     """Store the token in a file during the block, and the file's path in the environment variable `FILE_VARIABLE`.
 
-    Only this user can read the file. The variable stays set after the block. An empty token makes no file and no
-    variable.
+    Only the user who runs this process can read the file. The variable stays set after the block. An empty token makes
+    no file and no variable.
     """
     path = folder / f"run-token-{os.getpid()}"
     try:

@@ -47,7 +47,7 @@ class ClusterWatch:
         self._look_every_s = look_every_s
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        # Locked while a report is written. `__exit__` waits for this lock, so no report is written after the block.
+        # A lock that is held while a report is written. `__exit__` waits for it, so nothing is written after the block.
         self._saying = threading.Lock()
         self._said: Wait | None = None
 

@@ -17,7 +17,8 @@ def _enter_folder() -> None:
     try:
         os.chdir(Path.cwd())
     except OSError:
-        # The folder is gone, or this user has no access, for instance if root started the service by `runuser`.
+        # The folder is gone, or the service's user has no access, for instance if root started the service by
+        # `runuser`.
         os.chdir("/")
 
 

@@ -69,7 +69,8 @@ class RunReport:
     tasks: tuple[TaskResult, ...]
     end: RunEnd | None
     is_unloaded: bool = False
-    """True: the DAG file does not load, and `holds_broken` is set, so the run is queued again. `end` has the reason."""
+    """True: the DAG file does not load, and the setting `holds_broken` of the worker is true. So the run is queued
+    again. `end` has the reason."""
     is_blocked: bool = False
     """True: nobody can tell whether a former attempt is still at work, so the run is queued again. `end` has the
     reason."""

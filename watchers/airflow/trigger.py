@@ -56,7 +56,8 @@ class AirflowEventTrigger(BaseEventTrigger):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.wraps is not None and bridge().is_acknowledged(check_class(bridge(), cls.wraps)):
-            # Override the method, because the runtime acknowledges a stream only if the trigger's class overrides it.
+            # Override `create_shared_stream_producer`, because the runtime acknowledges a stream only if the trigger's
+            # class overrides this method.
             cls.create_shared_stream_producer = classmethod(_make_producer)  # type: ignore[assignment]
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A tiny runtime for one producer: pulls its stream, resolves each message as the case says, and advances the lanes."""
+"""A tiny runtime for one producer: pulls its stream, resolves messages as a test case decides, and advances lanes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Delivery:
 Resolve = Callable[[Delivery], AdvanceOutcome | None]
 """Returns the outcome of a delivery, or None to leave the delivery unresolved.
 
-While a delivery is unresolved, its lane waits. The driver calls the function for the delivery again at the lane's next
-delivery, and when the case calls `Driver.advance`.
+The lane's position does not move past an unresolved delivery, but the lane's later messages are delivered. The driver
+calls the function again for the unresolved delivery with each of them, and when the test case calls `Driver.advance`.
 """
 
 

@@ -39,7 +39,7 @@ def frozen_clock(moment: datetime) -> Iterator[None]:
 class TimetableConformance:
     """Subclass it in a test module as `class TestMine(TimetableConformance)`, and implement `new_timetable`.
 
-    The defaults of the other attributes suit a timetable that is installed and always has a next run.
+    The defaults of the other attributes suit a timetable that an entry point names and that always has a next run.
     """
 
     moments: ClassVar[Sequence[datetime]] = (

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
-"""The most steps after the faults of a seed, for each 1,200 s of the time limit. Rule L1 sets the time limit for all
-remaining work, in virtual time."""
+"""After its faults, a seed has a limit of virtual time for all remaining work (rule L1). For each 1,200 s of this
+limit, the seed may take this many steps."""
 _COLLECT_EVERY = 1000
 """The number of steps from one garbage collection to the next."""
 

@@ -3,7 +3,7 @@
 A run's process sends:
 
 - `accepted`: the process has an order. The message carries the descriptor of the run's log.
-- `attached`: the process is attached to the Spark driver that `driver` has named.
+- `attached`: the process is attached to the Spark driver that the server's message `driver` has named.
 - `unusable`: this Spark driver must not be used again.
 - `open`: a request for a driver.
 - `how_ended`: a question: has a driver ended, and how?

@@ -73,7 +73,10 @@ class DriverKeeper:
     # Requests of the executor.
 
     def warm(self) -> None:
-        """Open a driver before a run needs it. Send `warmed` once the next run's process has attached to the driver."""
+        """Open a driver before a run needs it.
+
+        The executor gets the message `warmed` once the next run's process has attached to the driver.
+        """
         self._server.preload(FOR_SPARK)
         try:
             is_connect = self._is_connect()

@@ -33,7 +33,10 @@ class _ReadElsewhere:
         return bool(self._ask(0.0)["is_out_of_memory"])
 
     def close_ours(self) -> None:
-        """Do nothing: a second start of the JVM may need the pipe. The pipe closes when this process ends, soon."""
+        """Do nothing: a second start of the JVM may need the writing end of the output pipe.
+
+        The writing end closes when this process ends, soon after the start.
+        """
 
     def wait_for_end(self, timeout_s: float) -> None:
         self._ask(timeout_s)

@@ -71,8 +71,8 @@ class ForkServer:
         self._preloaded = Preloaded(setup["spark"])
         self._dags_folder = DagsFolder(setup["dags_folder"])
         self._drivers = DriverKeeper(self, setup)
-        # Nobody writes to this pipe. The pipe closes when this process is gone, and then the kernel kills the processes
-        # of runs.
+        # The lifeline is a pipe to which nobody writes. It closes when this process is gone, and then the kernel kills
+        # the processes of runs.
         self._lifeline, self._alive = os.pipe()
         self._wakeup, self._wake = os.pipe()
 
@@ -211,8 +211,8 @@ class ForkServer:
             self._live(role, live, theirs)
         theirs.close()
         if role is not Role.OPENER:
-            # The child makes the same call. The first of the two calls makes the group, so from now on the group exists
-            # and can be killed.
+            # The child calls `setpgid` too. The first of the two calls makes the child's group, so from now on the
+            # group exists and can be killed.
             with suppress(OSError):
                 os.setpgid(pid, pid)
         child = Child(next(self._numbers), pid, ours, role)

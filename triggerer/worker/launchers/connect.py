@@ -88,8 +88,8 @@ class ConnectLauncher:
             return sighting
         (end,) = stopped
         known = self._handle(handle.tag)
-        # The server does not say when the Python workers are gone. Wait even if no operation was interrupted now,
-        # because the dead client may have interrupted an operation a moment ago.
+        # The server does not say when the Python workers are gone. Wait even if no operation was interrupted now: the
+        # client may have interrupted an operation just before it died.
         time.sleep(end.python_workers_live_for_s)
         if not end.operations:
             return Ended(known, AttemptState.LOST, "its session had nothing under way")

@@ -113,7 +113,7 @@ class KubernetesLauncher:
 
 
 def label_of(tag: str) -> str:
-    """Return the value of the driver's label. A tag may be too long for a label, which has at most 63 characters."""
+    """Return the value of the driver's label: a digest of the tag, because a label has at most 63 characters."""
     return hashlib.sha256(tag.encode()).hexdigest()[:32]
 
 

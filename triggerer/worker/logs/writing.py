@@ -18,7 +18,9 @@ from triggerer.worker.parallel.threads import own_task
 
 
 def open_log(path: Path) -> int:
-    """Open a run's log for appending, and return the descriptor. New files and folders are for this user alone.
+    """Open a run's log for appending, and return the descriptor.
+
+    Only the user who runs this process can use new files and folders.
 
     Raises:
         OSError: The file cannot be written.

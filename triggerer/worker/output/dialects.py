@@ -1,6 +1,7 @@
 """The databases of `output.jdbc`: how each of them names, lists and creates tables, and commits a draft's rows.
 
-A commit stores the output's token and moves the draft's rows to the target, in one transaction. The token is a primary
+A draft is a table with the rows of one output, as Spark has written them. A token identifies the output in all tries of
+its task. A commit stores the token and moves the draft's rows to the target, in one transaction. The token is a primary
 key, so the commit fails if another try has stored the token. Spark's connection commits after each call, so one call
 must store the token and move the rows:
 
@@ -128,14 +129,14 @@ _POSTGRESQL: Final = Dialect(
     "PostgreSQL",
     "org.postgresql.Driver",
     # `condition` (below) makes PostgreSQL store the token before the rows. If another try is storing the same token,
-    # this statement waits until that try's transaction has ended.
+    # the commit waits until that try's transaction has ended.
     ("WITH token AS ({token} RETURNING 1) {rows}",),
     _on_conflict,
     schema="current_schema()",
     empty_copy="CREATE UNLOGGED TABLE {draft} AS SELECT {columns} FROM {table} WHERE 1 = 0",
     timestamp="TIMESTAMP WITH TIME ZONE",
-    # Spark writes some types as text. This option lets PostgreSQL read a text as the type of the draft's column, which
-    # is the type of the target's column.
+    # Spark writes some types as text. The option `stringtype` lets PostgreSQL read a text as the type of the draft's
+    # column, which is the type of the target's column.
     options={"stringtype": "unspecified"},
     condition="EXISTS (SELECT 1 FROM token)",
 )
@@ -160,7 +161,7 @@ _MARIADB: Final = Dialect(
     quotes=("`", "`"),
     options={
         "allowMultiQueries": "true",
-        # Spark does not know MariaDB, so it puts names into `"`. This mode lets MariaDB accept these quotes.
+        # Spark does not know MariaDB, so it puts names into `"`. The mode ANSI_QUOTES lets MariaDB accept these quotes.
         "sessionVariables": "sql_mode=CONCAT(@@sql_mode,',ANSI_QUOTES')",
     },
 )

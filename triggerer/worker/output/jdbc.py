@@ -1,4 +1,6 @@
-"""`output.jdbc`: Spark writes a draft table. Then a commit stores the output's token and moves the draft's rows.
+"""`output.jdbc`: Spark writes a draft table, and a commit moves the draft's rows to the target.
+
+In the same transaction, the commit stores the output's token, which identifies the output in all tries of its task.
 
 Spark executes each statement, such as the commit, on a JDBC connection of its own. The option `sessionInitStatement`
 contains the statement. So a statement uses the driver that writes the rows, and works in classic sessions and over

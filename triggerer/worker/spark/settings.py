@@ -160,7 +160,8 @@ def classic_conf(
         # No progress bar, because the output goes into a log.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Tasks that a run executes side by side have a scheduler pool each. Without pools this setting has no effect.
+        # Tasks that a run executes side by side have a scheduler pool each, and FAIR divides the cores among the pools.
+        # Without pools, FAIR has no effect.
         "spark.scheduler.mode": "FAIR",
         # A cancelled Python function is killed after this time. Spark's default is two seconds.
         "spark.python.task.killTimeout": "100ms",
@@ -183,8 +184,8 @@ def classic_conf(
     if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
         if master.startswith("spark://"):
-            # One core is the default on YARN and Kubernetes. On a standalone cluster the default is all cores of a
-            # Spark worker, so each Spark worker could serve only one session.
+            # On YARN and Kubernetes, an executor has one core by default. On a standalone cluster, it has all cores of
+            # its Spark worker by default, so each Spark worker could serve only one session.
             defaults["spark.executor.cores"] = "1"
     defaults.setdefault(_DRIVER_OPTIONS, _EXIT)
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}

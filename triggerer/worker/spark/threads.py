@@ -18,7 +18,10 @@ def describe_jobs(session: SparkSession, run: str) -> None:
 
 
 def enter_thread(session: SparkSession, run: str, task_id: str) -> None:
-    """Prepare this thread for one task. The task's jobs share the cores fairly with the jobs of other tasks."""
+    """Prepare this thread for one task. The task's jobs share the cores fairly with the jobs of other tasks.
+
+    On a Spark Connect server, the jobs only get a tag.
+    """
     if is_connect(session):
         session.addTag(tag_of(task_id))
         return

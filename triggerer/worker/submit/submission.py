@@ -127,7 +127,8 @@ def submit_command(
 ) -> Iterator[list[str]]:
     """Yield the command of `spark-submit`. The file with the command's settings exists during the block.
 
-    Settings may contain secrets, and `ps` shows command lines. So the settings are in a file for this user alone.
+    Settings may contain secrets, and `ps` shows command lines. So the settings are in a file that only the user who
+    runs this process can read.
     """
     with NamedTemporaryFile("w", prefix="triggerer-submit-", suffix=".conf", delete=True) as file:
         for key, value in submission.conf.items():

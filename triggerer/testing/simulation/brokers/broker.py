@@ -191,7 +191,7 @@ class Broker:
             lane.position = max(lane.position, position)
 
     def acknowledge_on_delivery(self, delivery: Delivery) -> bool:
-        """Acknowledge a message, for the fast path. Return False if another session got it, or the process died."""
+        """Acknowledge a message, for the fast path. Return False if it is acknowledged already, or the process died."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
         if not delivery.consumer.is_alive or lane.is_done(offset):
@@ -233,7 +233,9 @@ class Session(Consumer):
         self._rewound: dict[int, float] = {}
         """For each lane that was set back to a failed message, the time at which the lane's delivery continues."""
         self._again_to: dict[int, int] = {}
-        """For each lane that was set back, an offset. All messages before it come again, even committed ones."""
+        """For each lane that was set back, the offset that it had reached. Messages up to there come again, even if
+        they are committed.
+        """
         self._arrived = AutoResetEvent()
 
     def start_lane(self, lane: int) -> None:

@@ -113,11 +113,11 @@ class SimulatedProducer(SharedStreamProducer):
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """Return the lane of a delivery, and record the delivery's cohort.
+        """Return the lane of a delivery, and record the delivery's cohort: the watchers that must resolve the message.
 
-        The runtime calls this method at the broadcast, when the cohort is known. If the lane is at its bound, the
-        runtime also calls this method before the broadcast. The cohort at the broadcast then replaces the earlier one.
-        A call after the broadcast changes nothing.
+        The runtime calls this method at the broadcast, when the cohort is known. If the lane has reached its bound of
+        outstanding messages, the runtime also calls this method before the broadcast. The cohort at the broadcast then
+        replaces the earlier one. A call after the broadcast changes nothing.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:

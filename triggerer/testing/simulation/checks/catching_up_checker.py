@@ -259,8 +259,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # A rewind is under way. A new owner of the stream would repeat the rewind until all rows of the rewind are
-            # durable. So until then, these rows may change in any way.
+            # The row is new, or a rewind is under way. If the stream gets another owner, that owner repeats the rewind,
+            # and the rows change again. So the rows may change in any way until the rewind is done.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:

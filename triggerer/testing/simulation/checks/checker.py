@@ -127,9 +127,9 @@ class Checker:
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # If any trigger failed the message, the broker delivers the message again to all watchers. So a trigger with
-        # several watchers may ack the message after only one of its watchers has accepted it. Its other watchers, which
-        # may have a backlog in the lane, get the message again.
+        # If any trigger failed the message, the broker delivers the message again to all watchers. In this case, a
+        # trigger with several watchers may ack the message although only one of them has accepted it. The others, which
+        # may have a backlog in the lane, miss nothing: they get the message again.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -153,8 +153,9 @@ class Checker:
             )
         }
         if self.catching_up.is_on and outcome.failed:
-            # If watchers can fall behind, the outcome does not show the failure of a single watcher: that watcher falls
-            # behind. So in this case, this message or an earlier message of the lane has failed for all watchers.
+            # If `falls_behind` is true, the outcome shows no failure of a single watcher, because that watcher falls
+            # behind alone. A failed outcome then means that this message, or an earlier one of the lane, has failed for
+            # all watchers.
             for_all = outcome.failed == count or self.catching_up.falls_behind
             self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
         fails_too = self.catching_up.broadcasts.fails_too(delivery)

@@ -111,7 +111,8 @@ class ReplayChecker:
     def _may_derive(self, watcher: int, key: str, reemit: str) -> bool:
         """Whether an event may have this key.
 
-        It must be the key of a message. It may have a suffix only if a replay re-emits the message.
+        `key` must be the key of a message. `reemit` is the suffix of the event's key, and must be empty if no replay
+        re-emits the message.
         """
         topic, *numbers = key.rsplit("/", 2)
         if len(numbers) != 2 or not all(map(str.isdigit, numbers)):

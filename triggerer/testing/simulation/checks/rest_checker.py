@@ -42,7 +42,8 @@ class RestChecker:
         self._advanced: dict[tuple[Owner, int], list[tuple[int, int]]] = {}
         """By owner and lane: for each advance that returned, its number and the offset after its last message."""
         self._begun: dict[tuple[int, int], int] = {}
-        """By watcher and lane: the number of the last advance before the row was added, or before its `reemit` changed.
+        """By watcher and lane: the number of the last advance before the position's row was added, or before the row's
+        `reemit` changed.
         """
         self._given = Counter[tuple[int, str]]()
         """How often a filter that catches up got a message, by watcher and message."""

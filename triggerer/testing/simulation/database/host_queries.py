@@ -106,7 +106,7 @@ class SimulatedLeaseQueries:
 
 
 class SimulatedMarkQueries:
-    """The queries of one host on marks. The simulated brokers store no text with a position, so there are no marks."""
+    """The queries of one host on marks. They find none, because the simulated brokers store no mark with a position."""
 
     async def renew_marks(
         self, session: Transaction, fences: Iterable[Fence], renewed: Iterable[Fence]

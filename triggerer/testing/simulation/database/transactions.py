@@ -195,7 +195,8 @@ class Transaction:
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
         self.granted_leases: list[Fence] = []
-        """The leases that the host owns according to its heartbeat. They are passed to `on_success` after the commit.
+        """The leases that the host owns according to its heartbeat. The callback `on_success` gets them after the
+        commit.
         """
         self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store

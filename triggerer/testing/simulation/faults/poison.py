@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _LONGEST_S: Final = 20.0
 """The longest time for which a curable message is poison. Half of the poison messages are curable."""
 _MOST_FAILED: Final = 10
-"""After this number of failed probes, a lane stays at its message for good. A probe is another message that is tried.
-"""
+"""After this number of failed probes, the watcher stays at its poison message for good. A probe is another message that
+is tried."""
 
 
 class Poison:

@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 _Ts = TypeVarTuple("_Ts")
 
 _CPU_TIME = 0.002
-"""The callbacks of a turn take at most this many seconds together, so that timers become due while there is work."""
+"""The most virtual seconds that the callbacks of a turn take together. Without this time, no timer would become due
+while there is work."""
 
 
 class Deadlock(Exception):

@@ -56,7 +56,9 @@ class Scenario:
     capacity: int
     """How many triggers each of the two hosts may host."""
     has_files: bool
-    """Whether DAG files, and not the world, declare the watchers. Files take time to import, and are replaced."""
+    """Whether the watchers are declared in DAG files, which take time to import and are replaced. Otherwise `World`
+    declares the watchers itself.
+    """
 
 
 AMPLE = HostSettings().capacity
@@ -121,7 +123,7 @@ def has_replays(scenario: Scenario) -> bool:
 def has_setting_aside(scenario: Scenario) -> bool:
     """Whether messages of a log can be parked for single watchers: in six of ten seeds with a log.
 
-    In other seeds a lane stops at a message that its watcher fails, as with a producer that has no `dump_event`.
+    In other seeds a watcher stays at a message that it fails each time, as with a producer that has no `dump_event`.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/set aside").random() < 0.6

@@ -149,7 +149,7 @@ class FileReader:
                 world.declare(file.stream, file.declared)
                 changed.add(key)
         for key in new:
-            # The watchers of all files that have been seen until now must get the new stream's first message.
+            # The first message of a new stream must go to the watchers of all its files that have been seen until now.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:

@@ -59,8 +59,8 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # If the class has not been loaded, `result` raises an error. Ignore the result: it is a placeholder (see
-        # `_load`).
+        # Raise an error if the trigger's class has not been loaded. The loaded class itself is a placeholder (see
+        # `_load`), so ignore it.
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):

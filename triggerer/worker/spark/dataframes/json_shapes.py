@@ -145,7 +145,8 @@ class Column:
     """The whole type of a column, with the types of its parts.
 
     Attributes:
-        names: For a struct, each key of the values with the name of its field.
+        names: For a struct, a pair for each field: the key in the JSON values, and the field's name. The name differs
+            from a key that UTF-8 cannot encode.
         items: For a struct, the columns of its fields. For a map or a list, one column for all values.
     """
 

@@ -29,8 +29,8 @@ class ClassArchive:
     """The archive for one Java and one Spark, even if it does not exist yet."""
 
     directory: Path
-    """The folder of all archives. The path is absolute, because Java writes the path of the base archive into our
-    archive.
+    """The folder of all archives. The path is absolute, because Java writes the path of a base archive (see
+    `needs_base`) into our archive.
     """
     key: str
     needs_base: bool

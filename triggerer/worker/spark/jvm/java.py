@@ -52,7 +52,10 @@ class Java:
 
     @property
     def wants_each_jar_once(self) -> bool:
-        """True if this Java refuses our archive when a jar is named twice: seen with Java 21, not with 17 or 25."""
+        """True if this Java refuses our archive of Spark's classes when the class path names a jar twice.
+
+        Seen with Java 21, not with 17 or 25.
+        """
         return OLDEST_JAVA < self.feature < 25
 
     @property

@@ -70,7 +70,7 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     for name in _ADDED:
         added = _added(java, scala, name)
         baseline[name] = java["java.util.HashSet"](*([] if added is None else [added]))
-    # The names of all Java objects that Python refers to now, including the objects above and this set itself.
+    # Make a Java set of the names of all Java objects that Python refers to now: the objects above, and the set itself.
     bindings = java["java.util.HashSet"](_bindings(gateway).keySet())
     bindings.add(bindings._target_id)  # noqa: SLF001
     return baseline | {"bindings": bindings}

@@ -219,7 +219,10 @@ def _require_no_session() -> None:
 
 
 def _require_user_name() -> None:
-    """Fail at once if this user has no name. Hadoop asks Java for the name, and fails obscurely after half a minute."""
+    """Fail at once if the user who runs this process has no name.
+
+    Hadoop asks Java for the name, and fails obscurely after half a minute.
+    """
     user_id = os.geteuid()
     try:
         pwd.getpwuid(user_id)

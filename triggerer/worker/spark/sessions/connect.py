@@ -64,7 +64,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
         address = remote if tag is None else with_session(remote, session_id_of(tag))
         session: SparkSession = SparkSession.builder.remote(address).create()
         with _without_retries(session):
-            # This call is the first that reaches the server, so it shows whether the server refuses the session.
+            # The question for the version is the first that reaches the server. So it shows whether the server refuses
+            # the session.
             session.version  # noqa: B018
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)

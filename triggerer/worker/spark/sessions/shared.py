@@ -82,8 +82,8 @@ def attach(driver: SharedDriver) -> SparkSession:
     try:
         with jvm.laid_over_environment(driver.environment), restoring_interrupt_handler():
             gateway: Any = jvm.connect(driver.port, driver.secret)
-            # Set these attributes before the first call to the JVM, because the call may fail. If this process has had
-            # another session, PySpark's handler of Java's errors is installed already, and it needs the attributes.
+            # Give PySpark the gateway before the first call to the JVM, because the call may fail. If this process has
+            # had another session, PySpark's handler of Java's errors is installed already, and it needs the gateway.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             _name_in_full(gateway.jvm, client)

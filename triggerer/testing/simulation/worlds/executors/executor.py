@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _SLOTS = 2
 _TO_DIE_S = 0.5
-"""The longest time from the end of a guard to the end of its last worker process, in seconds."""
+"""The most seconds from the death of a lease's guard process until the last of the worker processes is dead, too."""
 _LENGTHS = (0.05, 0.5, 3.0)
 """The lengths of runs, as multiples of a lease.
 
@@ -40,7 +40,7 @@ _UNWIND_TIMEOUT_S = 60.0
 
 
 class SimulatedGuard:
-    """Stands in for `LeaseGuard`.
+    """Stands in for `LeaseGuard`, the process that dies before its executor's lease is over, together with all workers.
 
     The operating system's kernel runs the guard's timer. So the guard ends in time even if its executor stands still.
     """

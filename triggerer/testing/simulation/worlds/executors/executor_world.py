@@ -83,7 +83,7 @@ class ExecutorWorld:
                 raise Violation("L1", f"no executor executes {one}, and it is not queued again")
 
     def _next(self) -> None:
-        """Do what is due next: an action of the agenda, or a turn of an executor's event loop."""
+        """Do what is due next: an action of the `Timeline`, or a turn of an executor's event loop."""
         timeline = self.timeline
         due, chosen = timeline.next_due, None
         for executor in self._executors:

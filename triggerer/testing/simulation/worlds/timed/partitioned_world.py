@@ -38,8 +38,8 @@ class PartitionedWorld(TimedWorld):
         Raises:
             Violation: A promise was broken.
         """
-        # No seed has enough events to reach the product's bound on events that are divided at once. So use a lower
-        # bound.
+        # The product divides events among their partition keys, up to a bound at once. No seed has enough events to
+        # reach this bound, so use a lower one.
         module = cast("Any", dividing)
         before, module.MOST_EVENTS = module.MOST_EVENTS, self._most_divided
         try:

@@ -60,7 +60,7 @@ class TimeChecker:
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
             # The scheduler compared the time since the last run with `gap` when it read the DAG, before `made_at`. So
-            # `passed` is at least as long as the time that the scheduler compared.
+            # the time until `made_at` is at least as long as the time that the scheduler compared.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s, the gap is {gap} s")
@@ -166,9 +166,9 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # A run that was created too early counts as the DAG's last run only from the moment at which it is due.
-                # At that moment the scheduler does not call the timetable again. So use only the timetable's earlier
-                # answer.
+                # A run was created before it was due, because a host's clock was ahead. It counts as the DAG's last run
+                # once it is due, and the scheduler does not call the timetable again at that moment. So use only the
+                # timetable's earlier answer.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):

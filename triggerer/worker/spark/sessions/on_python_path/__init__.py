@@ -1,1 +1,1 @@
-"""A folder on the PYTHONPATH of Spark's JVM, whose Python processes import these modules by their bare names."""
+"""The modules that Spark's Python processes import by bare names: Spark's JVM has this folder on its PYTHONPATH."""

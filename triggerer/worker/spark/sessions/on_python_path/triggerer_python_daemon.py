@@ -24,8 +24,8 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # At the end of a lifeline the kernel kills this process's group. So leave the JVM's group before the lifelines are
-    # armed. PySpark calls setpgid too, but later.
+    # A lifeline is a pipe. When its writer has ended, the kernel kills the process group of its reader. So leave the
+    # JVM's group before this process reads from the lifelines. PySpark calls setpgid too, but later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
