@@ -2,8 +2,9 @@
 
 Run with `python -m tests.benchmarks.beside_pages`.
 
-One service runs on SQLite by default, and gets messages at a steady rate. In half of the segments it also serves five
-open pages, which listen for changes, and 50 requests a second for the lists of a page. The clients run with the lowest
+One service runs on SQLite by default, and gets messages at a steady rate. The measurement is cut into equal segments of
+time. In every second segment, the service also serves five open pages, which listen for changes, and 50 requests a
+second for the lists of a page. The clients run with the lowest
 priority, because a user's browser runs on another machine.
 
 The control is `--burn-ms 9`: in place of the clients, a process of the lowest priority burns 9 ms of processor time 50

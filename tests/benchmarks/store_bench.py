@@ -1,4 +1,4 @@
-"""Measures the store: rows/s with the recorder and with raw bulk inserts, and the time of a commit.
+"""Measures the store: rows/s through `EventRecorder` and with raw bulk inserts, and the time of a commit.
 
 Run with `.venv/bin/python -m tests.benchmarks.store_bench [--rows 200000] [sqlite|postgresql ...]`.
 Each asset event queues for one DAG, as in the service. The benchmark starts its own PostgreSQL.

@@ -1,4 +1,6 @@
-"""Tries the seed that each mutation states, and looks for another seed if the stated one no longer finds the bug.
+"""Checks that the simulation still finds each planted bug with the seed that the bug's module states.
+
+If the stated seed no longer finds the bug, another seed is looked for.
 
 `python -m tests.simulation.find_seeds [BUG ...] [--seeds 2000] [--jobs 2] [--write]`
 

@@ -174,7 +174,10 @@ class Manager:
                     self._tasks.start_soon(give_back, watcher, fence, parked)
 
     def close_stream(self, key: Hashable) -> None:
-        """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""
+        """Stop a stream and its members at once, because its lease was lost or released.
+
+        Its outstanding events stay unresolved, so the broker delivers their messages to the next owner.
+        """
         stream = self._streams.get(key)
         if stream is not None:
             self._forget(stream)
@@ -191,7 +194,7 @@ class Manager:
             self.close_stream(stream.key)
 
     def abandon(self, member: Member) -> None:
-        """Stop a trigger and its stream at once, and resolve nothing."""
+        """Stop a trigger and its stream at once. The outstanding events stay unresolved."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         if member.stream_key is not None:
             self.close_stream(member.stream_key)
