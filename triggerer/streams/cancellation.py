@@ -40,8 +40,8 @@ async def take_back_stray_cancellations() -> None:
     task = asyncio.current_task()
     if task is None or not task.cancelling() or not _is_in_a_task_group():
         return
-    # The stray cancellation is raised here and dropped. If one of our scopes is cancelled too, anyio raises that
-    # cancellation again at the next `await`.
+    # The next lines raise the stray cancellation and drop it. If one of our scopes is cancelled too, anyio raises the
+    # scope's cancellation again at the next `await`.
     with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():

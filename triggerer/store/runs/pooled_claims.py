@@ -25,8 +25,8 @@ from triggerer.store.schema.models import Dag, DagRun
 # arbitrary, but unique in the database.
 _LOCK: Final = 0x7472_6967_706F
 MOST_LOOKED_AT: Final = 1_000
-"""The most queued runs that a claim looks at. If all of them wait for pools, later runs wait too, even runs that need
-no pool.
+"""A claim looks at no more than this number of queued runs. If all of them wait for pools, later runs wait too, even
+runs that need no pool.
 """
 
 _QUEUED: Final = Statement(

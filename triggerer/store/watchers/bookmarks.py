@@ -19,7 +19,8 @@ from triggerer.store.schema.models import WatcherBookmark
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.streams.lost_leases import lease_lost
 
-# The joins leave out watchers that were deleted, or got a trigger of another stream, after the change was submitted.
+# Reads the ids of the stored changes. The joins leave out watchers that were deleted, or got a trigger of another
+# stream, after their change was submitted.
 STORED: Final = Statement(
     "SELECT g.watcher_id, b.change FROM {WATCHERS} g "
     "JOIN watcher w ON w.id = g.watcher_id "

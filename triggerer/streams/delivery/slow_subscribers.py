@@ -26,7 +26,8 @@ TURNS_BEFORE_OVERFLOW: Final = 8
 
 
 class _Filled(NamedTuple):
-    """The newest events of a lane, or of the stream, that fill more than half of a bound."""
+    """The newest events that fill more than half of the bound of a lane or the stream. See `SlowSubscribers` for why.
+    """
 
     newest: int
     """The number of the newest event."""

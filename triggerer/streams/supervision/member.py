@@ -167,8 +167,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # The runtime calls these three methods of the key later, in code that serves other triggers too. An
-                # error must be raised here, where only this trigger fails.
+                # Hash the key, and write it as text. The runtime does so later, in code that serves other triggers too.
+                # If the plugin's key raises an error, it must be raised here, where only this trigger fails.
                 hash(key)
                 repr(key)
                 str(key)
@@ -278,8 +278,9 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        If watchers cannot fall behind, the testing harness does not restart a filter: `serve` then returns when the
-        filter has ended.
+        The testing harness restarts no filter by itself (`RuntimeContext.restarts` is False). There `serve` returns
+        when the filter has ended. But if the filter failed and its watchers can fall behind, `serve` waits for a call
+        of `restart`.
         """
         with anyio.CancelScope() as self._scope:
             while True:

@@ -20,7 +20,7 @@ Json = JSON()
 """For a JSON object or array, stored as the text that was written; see `triggerer.domain.text.json_text`.
 
 On PostgreSQL the column is `json`. `jsonb` keeps numbers as decimals, so it returns 1e16 as an integer, and -0.0
-without its sign. The column must not contain a single number, because SQLite would make an integer of 1.0.
+without its sign. A value must not be a number by itself, because SQLite would make an integer of 1.0.
 """
 
 
