@@ -127,8 +127,8 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # With this subquery the planners use the partial index of active runs. Otherwise they would read all runs by
-        # primary key, because the list is sorted by primary key.
+        # Find the active runs in a subquery, so that the planners use the partial index of active runs. In a plain
+        # condition they would read all runs in the order of the primary key, because the list is sorted by it.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):

@@ -1,4 +1,7 @@
-"""The step that writes what executors report about their runs: one statement on PostgreSQL, a few on SQLite."""
+"""A step (part of a transaction) that writes what executors report about their runs.
+
+The step is one statement on PostgreSQL, and a few statements on SQLite.
+"""
 
 from __future__ import annotations
 

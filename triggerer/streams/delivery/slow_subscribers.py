@@ -1,4 +1,4 @@
-"""Finds the subscribers that hold up a waiting sibling; they fall behind alone (contract, rules 8 and 18)."""
+"""Finds subscribers that hold up a waiting sibling, and makes them fall behind alone (contract, rules 8 and 18)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ TURNS_BEFORE_OVERFLOW: Final = 8
 
 
 class _Filled(NamedTuple):
-    """The newest events that fill more than half of the bound of a lane or the stream. See `SlowSubscribers` for why.
-    """
+    """The newest events that fill more than half of the bound of a lane or the stream (see `SlowSubscribers`)."""
 
     newest: int
     """The number of the newest event."""

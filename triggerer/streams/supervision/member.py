@@ -278,9 +278,9 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        The testing harness restarts no filter by itself (`RuntimeContext.restarts` is False). There `serve` returns
-        when the filter has ended. But if the filter failed and its watchers can fall behind, `serve` waits for a call
-        of `restart`.
+        The testing harness restarts no filter (`RuntimeContext.restarts` is False). There `serve` returns when the
+        filter has ended. But if the filter failed and its watchers can fall behind, `serve` waits for a call of
+        `restart`.
         """
         with anyio.CancelScope() as self._scope:
             while True:

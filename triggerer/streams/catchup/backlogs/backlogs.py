@@ -233,8 +233,8 @@ class Backlogs:
                 position.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # The watcher may have missed messages before its position. Until the new position is durable, the broker
-            # must not advance past these messages.
+            # After a replay's rewind, the poll may broadcast messages from before the watcher's position, which the
+            # watcher misses. Until the new position is durable, the broker must not advance past these messages.
             backlog.is_stored = False
         moved_to = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(
