@@ -334,7 +334,7 @@ class Backlogs:
         return EventSource(reading, source.fence) if reading else None
 
     def are_stored(self, source: EventSource, lane: Hashable) -> bool:
-        """Return whether each watcher of the event source that is behind in the lane has a durable position."""
+        """Return whether all watchers of the event source that are behind in the lane have durable positions."""
         backlogs = self.by_lane.get(lane, {})
         return all(
             backlog.is_stored
