@@ -224,7 +224,7 @@ async def _with_events_of(
         by_way_of_events = entries is not None and entries <= width
         lower = 0 if by_way_of_events else upper - width
         some: list[DagRun] = []
-        # Query the two tables separately. In one query for both, PostgreSQL would read all of their rows.
+        # Query the tables of `_ENTRIES` separately. In one query for both, PostgreSQL would read all of their rows.
         for one in _ENTRIES:
             if by_way_of_events:
                 # The events have few queue entries. So this query looks up all of them, without a lower bound on the

@@ -1,4 +1,4 @@
-"""Stores changes that streams submit, many in one transaction (group commit).
+"""Stores changes that belong to streams, many in one transaction (group commit).
 
 A change is stored only if the lease of its stream still holds.
 """

@@ -58,7 +58,8 @@ class TriggerSpec:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with stored messages for its watchers."""
     stream_id: str | None = None
-    """The digest of the trigger's stream key, from the DAG processor. It tells the stream before the trigger is made."""
+    """The digest of the trigger's stream key, from the DAG processor. It is known even if the trigger cannot be made.
+    """
     load: Callable[[], Load] | None = None
     """Begins to load the code of `make` again, because the file of the trigger's class may have changed.
 
