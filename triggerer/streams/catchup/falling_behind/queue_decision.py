@@ -166,7 +166,7 @@ class FallingBehindInQueues(FallingBehind):
     ) -> AdvanceOutcome | None:
         state = self._state
         # A selector is plugin code. So for each message, ask each watcher's selector only once, in the order of the
-        # watchers.
+        # backlogs.
         wanting = [
             backlog
             for backlog in missing
