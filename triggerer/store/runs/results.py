@@ -242,8 +242,9 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# This statement saves the reported tasks (`saved`). If a run ends, the statement also ends the run's other running
-# tasks (`others`). `others` leaves out the tasks of `saved`, because a PostgreSQL statement can change a row only once.
+# This statement saves the reported tasks (`saved`). If a run ends without success, the statement also ends the run's
+# other running tasks (`others`). `others` leaves out the tasks of `saved`, because a PostgreSQL statement can change a
+# row only once.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run
