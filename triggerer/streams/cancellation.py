@@ -16,10 +16,10 @@ from triggerer.processes import signals
 def is_cancelled_by_us() -> bool:
     """Return whether our code, not plugin code, has cancelled the current task.
 
-    Our code cancels a task of a task group through a scope only. If no scope is cancelled, and `Task.cancelling()` is
-    above zero in such a task, plugin code called `Task.cancel()`, perhaps long ago. Some libraries implement their
-    timeouts with this method, and never call `uncancel()`. In a task that belongs to no task group of ours,
-    `Task.cancel()` counts as our own cancellation.
+    Our code cancels a task of a task group through a scope only. Suppose that `Task.cancelling()` of such a task is
+    above zero, but no scope is cancelled. Then plugin code called `Task.cancel()`, perhaps long ago. Some libraries
+    implement their timeouts with `Task.cancel()`, and never call `uncancel()`. In a task that belongs to no task group
+    of ours, `Task.cancel()` counts as our own cancellation.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -40,8 +40,8 @@ async def take_back_stray_cancellations() -> None:
     task = asyncio.current_task()
     if task is None or not task.cancelling() or not _is_in_a_task_group():
         return
-    # The stray cancellation is raised here and dropped. If one of our scopes is cancelled too, anyio raises that
-    # cancellation again at the next `await`.
+    # The next lines raise the stray cancellation and drop it. If one of our scopes is cancelled too, anyio raises the
+    # scope's cancellation again at the next `await`.
     with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():

@@ -59,8 +59,8 @@ class RuntimeContext:
     )
     """The limit of unanswered events, shared by all watchers that catch up.
 
-    Events of live filters count against another limit. So the group commit for which a live event waits has at most
-    this number of catch-up events.
+    A live event waits for a group commit, which contains at most this number of catch-up events. Events of live filters
+    count against another limit.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now

@@ -127,8 +127,8 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # With this subquery the planners use the partial index of active runs. Otherwise they would read all runs by
-        # primary key, because the list is sorted by primary key.
+        # Find the active runs in a subquery, so that the planners use the partial index of active runs. In a plain
+        # condition they would read all runs in the order of the primary key, because the list is sorted by it.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -224,7 +224,7 @@ async def _with_events_of(
         by_way_of_events = entries is not None and entries <= width
         lower = 0 if by_way_of_events else upper - width
         some: list[DagRun] = []
-        # There is one query for each of the two tables. In one query for both, PostgreSQL would read all entries.
+        # Query the tables of `_ENTRIES` separately. In one query for both, PostgreSQL would read all of their rows.
         for one in _ENTRIES:
             if by_way_of_events:
                 # The events have few queue entries. So this query looks up all of them, without a lower bound on the
@@ -246,7 +246,10 @@ async def _with_events_of(
 async def _count_entries(
     session: AsyncSession, dags: Select[str], events: Select[int], enough: int
 ) -> int:
-    """Return an upper estimate of the queue entries of these events: events times DAGs. Counting stops at `enough`."""
+    """Return the number of events times the number of DAGs: the events have at most this number of queue entries.
+
+    Counting stops once the result exceeds `enough`.
+    """
     count = await session.scalar(select(func.count()).select_from(dags.subquery())) or 1
     some = events.limit(enough // count + 1).subquery()
     return count * (await session.scalar(select(func.count()).select_from(some)) or 0)

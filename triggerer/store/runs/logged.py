@@ -30,7 +30,8 @@ class LoggedRun(NamedTuple):
 async def runs_by_log(session: AsyncSession, names: Collection[str]) -> dict[str, LoggedRun]:
     """Return the runs that have these logs, by the name of the log.
 
-    A log's name does not tell the ids of its run if they contain special characters. So all runs are read, in pages.
+    If the ids of a run contain special characters, the log's name does not tell the ids. So all runs are read, in
+    pages.
 
     Args:
         names: The logs as `<dag>/<run>.log`, below the folder `logs`.

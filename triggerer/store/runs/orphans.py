@@ -45,8 +45,8 @@ async def recover_orphans(session: AsyncSession, *, executor: str, is_alone: boo
     """Queue the running runs of dead executors again. A run fails if executors died in `MAX_ATTEMPTS` of its attempts.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
-    executor. The next attempt then gets the same number, and a higher epoch. A first attempt always counts, because it
-    begins with its claim.
+    executor. The next attempt then gets the same number, and a higher epoch. A first attempt always counts, because its
+    claim counts as its beginning.
 
     The workers of a dead executor are gone, see `triggerer.executor.lease.lease_guard`. But what they launched
     elsewhere, such as a Spark Connect session, may still be at work. So an attempt with open launches becomes

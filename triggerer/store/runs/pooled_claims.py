@@ -25,8 +25,8 @@ from triggerer.store.schema.models import Dag, DagRun
 # arbitrary, but unique in the database.
 _LOCK: Final = 0x7472_6967_706F
 MOST_LOOKED_AT: Final = 1_000
-"""The most queued runs that a claim looks at. If all of them wait for pools, later runs wait too, even runs that need
-no pool.
+"""A claim looks at this number of queued runs at most. If all of them wait for pools, later runs wait too, even runs
+that need no pool.
 """
 
 _QUEUED: Final = Statement(
@@ -96,8 +96,8 @@ def claim_with_pools(
         slots: The number of slots of each pool, by name.
     """
     # Lock in a separate statement, because a statement sees only what was committed before it began. The statements
-    # after the lock begin when other executors have committed their claims, so they see these claims. A statement that
-    # waited for the lock itself would have begun too early.
+    # after the lock begin when other executors have committed their claims, so they see these claims. If the reading
+    # statement took the lock, it would begin before these commits.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]

@@ -1,4 +1,7 @@
-"""The step that writes what executors report about their runs: one statement on PostgreSQL, a few on SQLite."""
+"""A step (part of a transaction) that writes what executors report about their runs.
+
+The step is one statement on PostgreSQL, and a few statements on SQLite.
+"""
 
 from __future__ import annotations
 
@@ -239,8 +242,9 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# If a run ends, its running tasks end too. But a PostgreSQL statement can change a row only once. So `others` leaves
-# out the tasks that `saved` changes.
+# This statement saves the reported tasks (`saved`). If a run ends without success, the statement also ends the run's
+# other running tasks (`others`). `others` leaves out the tasks of `saved`, because a PostgreSQL statement can change a
+# row only once.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run

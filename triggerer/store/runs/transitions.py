@@ -119,7 +119,7 @@ async def requeue_runs(
                 state=RunState.QUEUED.value,
                 started_at=None,
                 attempt=_RUNS.c.attempt - 1,
-                # The claim of a first attempt sets this time. If no worker began the attempt, clear the time again.
+                # The claim of a first attempt sets `first_started_at`. If no worker began that attempt, clear it again.
                 first_started_at=case((is_first, None), else_=_RUNS.c.first_started_at),
             )
             .returning(_RUNS.c.id)

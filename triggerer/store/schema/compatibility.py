@@ -59,8 +59,8 @@ async def require(
         Conflict: Another session keeps the instances' table locked.
     """
     if session.get_bind().dialect.name == "postgresql":
-        # The lock makes registrations wait for this transaction. An older instance that is already registered is found
-        # here. An older instance that registers after the commit finds the row that is written here.
+        # Instances cannot register until this transaction ends. So the query below finds every older instance that is
+        # registered. An older instance that registers after the commit finds the new row of `SchemaCompat`, and stops.
         await session.execute(text("LOCK TABLE instance IN SHARE MODE"))
     if not is_alone and (older := await _older_instances(session, min_revision)):
         raise ConfigurationError(

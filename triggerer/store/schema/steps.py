@@ -44,8 +44,8 @@ class Patience:
     pause: timedelta = timedelta(seconds=2)
     """How long other queries can use the tables before the next attempt."""
     attempts: int = 24
-    """The attempts take two minutes in all. A backup of a large database takes longer. Then the migration fails, and
-    its error names the backup's session.
+    """The attempts take two minutes in all. A backup of a large database may lock the tables for longer. In this case
+    the migration fails, and its error names the backup's session.
     """
 
 
@@ -108,8 +108,8 @@ class Upgrade:
 
     async def _run_step(self, connection: AsyncConnection, step: Step, former: str | None) -> None:
         if step.min_revision is not None:
-            # The requirement is committed before the step runs, so that no instance of an older release starts while
-            # the step runs.
+            # Commit the required `min_revision` before the step runs, so that no instance of an older release starts
+            # while the step runs.
             await self._patiently(connection, step, lambda session: self._require(session, step))
         if not step.is_concurrent:
             await self._patiently(

@@ -25,10 +25,11 @@ _TRY: Final = text("SELECT pg_try_advisory_lock(:key)")
 
 @asynccontextmanager
 async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
-    """Wait until no other process migrates this database, and keep others waiting while the block runs.
+    """Wait until no other process migrates this database, and keep others waiting while the `async with` block runs.
 
-    Yields a connection outside of any transaction, without a time limit for its statements. The lock is the session's,
-    so the server releases it if this process dies.
+    Others wait for a lock of this process's database session. If the process dies, the server releases the lock.
+
+    Yields a connection outside of any transaction, without a time limit for its statements.
 
     Raises:
         StoreUnavailable: As for `Database.transaction`.
@@ -47,8 +48,8 @@ async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
 
 
 async def _wait_for_turn(connection: AsyncConnection, name: str) -> None:
-    # Ask again and again, instead of waiting in one statement. CREATE INDEX CONCURRENTLY in the other process would
-    # wait for the end of that statement, and neither process could continue.
+    # Try to get the lock again and again, instead of waiting in one statement. CREATE INDEX CONCURRENTLY in the other
+    # process would wait for the end of that statement, and neither process could continue.
     has_said = False
     while not await connection.scalar(_TRY, {"key": _LOCK}):
         if not has_said:

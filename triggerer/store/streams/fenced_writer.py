@@ -1,4 +1,7 @@
-"""Stores changes, many in one transaction (group commit), each only if the lease of its stream still holds."""
+"""Stores changes that belong to streams, many in one transaction (group commit).
+
+A change is stored only if the lease of its stream still holds.
+"""
 
 from __future__ import annotations
 

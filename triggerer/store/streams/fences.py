@@ -9,8 +9,8 @@ from triggerer.domain.events import Fence
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
-# The rows are locked in the order of the digests. The recorder of events locks them in the same order, so that no two
-# transactions can deadlock.
+# The statements below lock rows of the table `stream` in the order of their digests. The recorder of events locks the
+# rows in the same order, so that no two transactions can deadlock.
 VALID: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "

@@ -98,7 +98,7 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
     """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
     The triggerer of a standalone service calls this function when it starts. It does not call `forget_instances`,
-    which would also delete the registrations of the service's other parts. They may have registered before the
+    which would also delete the registrations of the service's other parts. These parts may have registered before the
     triggerer.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)

@@ -68,7 +68,7 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
     )
     for until in set(changes.values()):
         digests = [digest for digest, each in changes.items() if each == until]
-        # Check for epoch 0 again, to leave out streams that an instance has claimed since the query above.
+        # An instance may have claimed a stream since the query above. So check again that the epoch is still 0.
         await session.execute(
             update(Stream)
             .where(Stream.digest.in_(digests), Stream.epoch == 0)

@@ -19,7 +19,8 @@ from triggerer.store.schema.models import WatcherBookmark
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.streams.lost_leases import lease_lost
 
-# The joins leave out watchers that were deleted, or got a trigger of another stream, after the change was submitted.
+# Reads the ids of the stored changes. The joins leave out watchers that were deleted, or got a trigger of another
+# stream, after their change was submitted.
 STORED: Final = Statement(
     "SELECT g.watcher_id, b.change FROM {WATCHERS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
@@ -58,7 +59,7 @@ class Written:
 def write_bookmarks(
     changes: Sequence[BookmarkChange], rows: Mapping[str, EventRows], sender: str
 ) -> Script[Written]:
-    """Store these changes with their events, each only if its fence holds and it follows the stored bookmark.
+    """Store these changes with their events. A change is stored if its fence holds and it follows the stored bookmark.
 
     A change has an id, and names the id of the watcher's previous change as `previous`. The store has the id of the
     change that wrote the bookmark. If the stored id is `previous`, the change follows the bookmark. If the stored id is
@@ -143,7 +144,7 @@ def _store(
 
 
 async def load_bookmark(session: AsyncSession, watcher_id: int, classpath: str) -> Bookmark:
-    """Return the last bookmark of a watcher. Its value is None if there is none, or if another trigger class stored it.
+    """Return a watcher's last bookmark. Its value is None if none is stored, or if another trigger class stored it.
 
     Args:
         classpath: The class path of the watcher's present trigger.

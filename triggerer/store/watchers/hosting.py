@@ -36,8 +36,8 @@ class TriggerRow:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes in which an operator replays parked messages for the trigger's watchers.
 
-    An instance that does not host the trigger yet needs all lanes that have stored messages for the watchers. In this
-    case the caller of `load_triggers` replaces this field.
+    An instance that begins to host the trigger needs all lanes that have stored messages for the watchers. In this case
+    the caller of `load_triggers` replaces this field.
     """
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests, grouped by watcher. The requests for one watcher are sorted, earliest first."""

@@ -128,7 +128,9 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreBodies:
-    """A step: store these bodies, unless they are stored already. For each body it returns (stream digest, key, id).
+    """A step: store these bodies (bytes of messages), unless they are stored already.
+
+    For each body the step returns (stream digest, key, id).
 
     This step is no `Statement`, because a `Statement` passes rows as JSON, which has no bytes.
     """
@@ -252,8 +254,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages already had a row. If the row was written while the watcher read another stream, it refers
-            # to that stream's copy of the bytes. Delete the copies from `StoreBodies` that no row refers to.
+            # Some messages already had a row. A row that was written while the watcher read another stream refers to
+            # that stream's copy of the bytes. So delete each copy that was stored above and that no row refers to.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -290,7 +292,7 @@ def _set_aside(
         parked_at=what.parked_at,
     )
     # The message may already have had a row, written while the watcher read another stream. Such a row refers to that
-    # stream's copy of the bytes. In this case delete the copy from `StoreBodies`, because no row refers to it.
+    # stream's copy of the bytes. In this case no row refers to the copy that was stored above, so delete this copy.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

@@ -79,8 +79,8 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._usage_read_at = now
         usage, self._usage = self._usage, ParkedUsage()
         lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
-        # An error in the write skips this line. The next write then reads the usage again, because it is unknown what
-        # was stored.
+        # Keep the usage only after a write without an error. After an error it is unknown what was stored, so the next
+        # write reads the usage again.
         self._usage = usage
         for fence in lost:
             self._on_fenced(fence)

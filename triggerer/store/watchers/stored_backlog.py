@@ -17,7 +17,8 @@ from triggerer.domain.watchers.parked import (
 )
 from triggerer.store.schema.models import ParkedBody, ParkedMessage, Trigger, Watcher
 
-# The state is a literal in the text. The planner uses the partial index only if it sees the value.
+# This condition has the state as a literal, not as a parameter. The planner uses the partial index only if it sees the
+# value.
 _IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
 
 

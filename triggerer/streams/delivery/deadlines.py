@@ -114,8 +114,8 @@ class _Advances:
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
         self._timeout = timeout
-        # By `id` of the batch: the batch, and when it was first seen. As long as the batch is stored here, Python gives
-        # its `id` to no other batch.
+        # By `id` of an advance's batch: the batch, and when it was first seen. As long as the batch is kept here,
+        # Python gives its `id` to no other batch.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:

@@ -233,7 +233,7 @@ class GroupState:
             self.newest.append(Newest(entry.lane.key, entry.event, entry.payload, entry.seq))
 
     def mark_advanced(self, batch: Sequence[AdvanceItem]) -> None:
-        """After an advance, drop the lane's backlogs that have caught up and whose end the broker has reached."""
+        """After an advance in a lane, drop the lane's caught-up backlogs whose end the broker has reached."""
         assert self.producer is not None
         key = self.producer.get_advance_lane(batch[-1].broker_payload)
         if self.stores_messages:
@@ -343,8 +343,8 @@ class GroupState:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
         A backlog that a replay has rewound need not wait for the broker if the replay re-emits nothing and the lane had
-        no broadcast since. Its messages were resolved before the rewind. If the broker redelivers one of them, the
-        idempotency key prevents a second event.
+        no broadcast since. The backlog's messages were resolved before the rewind. If the broker redelivers one of
+        them, the idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

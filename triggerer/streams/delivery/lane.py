@@ -255,6 +255,6 @@ Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
 """Decides which outcome `advance` receives for an event at its lane's head.
 
 The function is called if a subscriber failed or rejected the event, and for every event of a lane in
-`Lanes.decided_lanes`. None: the event waits. In this case the function has made the event unresolved again. The
-answer that resolves the event then queues the lane.
+`Lanes.decided_lanes`. None: the event waits. In this case the function has made the event unresolved again. Later the
+store's answer resolves the event, and queues the lane.
 """

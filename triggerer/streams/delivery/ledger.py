@@ -6,7 +6,8 @@ trigger events that the filter derived from it are durable too (`Entry.unresolve
 Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one number, `done`, tells
 which events it has passed. Events before the lowest `done` were passed by all subscribers, and the ledger releases them
 to the lanes. A heap finds the lowest `done`. Its items are corrected only when they reach the top. An idle subscriber,
-whose selector names none of the events, passes each event as it is broadcast. So its `done` is above all event numbers.
+whose selector names none of the events, passes each event as it is broadcast. So the `done` of an idle subscriber is
+above all event numbers.
 
 For each event, the ledger counts the subscribers that ack the event and the subscribers that fail it. A third number
 counts the failing subscribers that have not pulled the event. Most neighbouring events have equal counts, so the ledger
@@ -40,7 +41,10 @@ class LedgerMember:
 
     def __init__(self) -> None:
         self.done = 0
-        """The member has passed every event before this number. A subscriber that is not `IDLE` may increase it."""
+        """The member has passed every event before this number. `IDLE`: it passes each event at its broadcast.
+
+        While the member is not idle, its subscriber may increase the number.
+        """
         self.joined_at = 0
         """The number of the first event that the member must resolve."""
         self.is_present = False

@@ -1,4 +1,4 @@
-"""Finds the subscribers that hold up a waiting sibling; they fall behind alone (contract, rules 8 and 18)."""
+"""Finds subscribers that hold up a waiting sibling, and makes them fall behind alone (contract, rules 8 and 18)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TURNS_BEFORE_OVERFLOW: Final = 8
 
 
 class _Filled(NamedTuple):
-    """The newest events of a lane, or of the stream, that fill more than half of a bound."""
+    """The newest events that fill more than half of the bound of a lane or the stream (see `SlowSubscribers`)."""
 
     newest: int
     """The number of the newest event."""

@@ -220,8 +220,8 @@ class Subscriber(Deriver):
                 self.is_open = True
                 self.pulled = seq + 1
                 yield events[at]
-                # There is no `await` from here until `open_entry` is set again. So no other task sees the new `done`
-                # together with the old `open_entry`.
+                # Until `open_entry` is set for the next event, there must be no `await` after this change of `done`.
+                # So no other task sees the new `done` together with the old `open_entry`.
                 self.done = seq + 1
                 if not progress.is_signalled:
                     progress.signal()
@@ -253,8 +253,8 @@ class Subscriber(Deriver):
         """
         current_subscriber.set(self)
         try:
-            # `plugin_code` must be outside our scope. The scope swallows our own cancellation, so a cancellation that
-            # reaches `plugin_code` is not ours.
+            # Enter `plugin_code` before `_scope`, which swallows our own cancellation. So a cancellation that reaches
+            # `plugin_code` is not ours.
             with plugin_code(f"The filter of {self.name}"), self._scope:
                 self._select(selector_of(self.trigger))
                 stream = self.stream()
@@ -328,8 +328,9 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for `pending` last. If the service begins to stop while the filter waits for the sink, `pending` has
-            # no room from then on. Then the filter reads no further message, and waits here until it is cancelled.
+            # Wait for the sink first, and then for `pending`. If the service begins to stop while the filter waits for
+            # the sink, `pending` has no room from then on. So the filter reads no further message, and waits here until
+            # it is cancelled.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -109,8 +109,8 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` first, because the thread clears `_answered` and then checks `_stopped`. If the thread clears
-        # the `_answered` that is set here, it finds `_stopped` set, and does not wait.
+        # Set `_stopped` before `_answered`. The thread clears `_answered`, and then checks `_stopped`. So even if the
+        # thread clears `_answered` just after this method has set it, it finds `_stopped` set, and does not wait.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)
@@ -204,7 +204,7 @@ def usage_of(thread: int, native: int) -> Callable[[], Usage]:
         native: The system's identifier of the thread (`threading.get_native_id`).
     """
     clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(thread)
-    # This file of Linux has three numbers: nanoseconds on a processor, nanoseconds in the run queue, and time slices.
+    # Linux's file `schedstat` has three numbers: nanoseconds on a processor, nanoseconds in the run queue, time slices.
     statistics = Path(f"/proc/self/task/{native}/schedstat")
 
     def measure() -> Usage:

@@ -30,8 +30,8 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
     """Return the live state of the streams that this process reads, sorted by readable name.
 
     Args:
-        most_lanes: The most lanes to describe for each stream. If there are many streams, the limit is lower. The sums
-            cover all lanes.
+        most_lanes: The most lanes to describe for each stream. If there are many streams, the limit is lower. A
+            stream's totals cover all of its lanes.
     """
     streams = list(manager.streams_by_id.items())
     # All streams of an instance share one row of the store, so the row describes a limited number of lanes.

@@ -58,7 +58,8 @@ class TriggerSpec:
     stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with stored messages for its watchers."""
     stream_id: str | None = None
-    """The digest of the trigger's stream key, from the DAG processor. It names the stream of an unmade trigger."""
+    """The digest of the trigger's stream key, from the DAG processor. It is known even if the trigger cannot be made.
+    """
     load: Callable[[], Load] | None = None
     """Begins to load the code of `make` again, because the file of the trigger's class may have changed.
 
@@ -167,8 +168,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # The runtime calls these three methods of the key later, in code that serves other triggers too. An
-                # error must be raised here, where only this trigger fails.
+                # Hash the key, and write it as text. The runtime does so later, in code that serves other triggers too.
+                # If the plugin's key raises an error, it must be raised here, where only this trigger fails.
                 hash(key)
                 repr(key)
                 str(key)
@@ -278,8 +279,9 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        If watchers cannot fall behind, the testing harness does not restart a filter: `serve` then returns when the
-        filter has ended.
+        The testing harness restarts no filter (`RuntimeContext.restarts` is False). There `serve` returns when the
+        filter has ended. But if the filter failed and its watchers can fall behind, `serve` waits for a call of
+        `restart`.
         """
         with anyio.CancelScope() as self._scope:
             while True:

@@ -101,8 +101,8 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # Drop the outdated selectors. A watcher without a selector wants every message. A member that replaces
-                # this one sets new selectors.
+                # Drop the selectors of the member's watchers. A watcher without a selector wants every message. A
+                # member that replaces this one sets new selectors.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:

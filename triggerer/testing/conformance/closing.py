@@ -14,8 +14,9 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# An advance may finish before its cancellation arrives. Then the case tries to cancel another advance at the same
-# await. The case does so at most this number of times, for all awaits together.
+# A case below cancels an advance at its first `await`, another advance at its second `await`, and so on. If an advance
+# finishes before its cancellation arrives, the case tries again with another advance. This is the limit of such tries,
+# for all awaits together.
 _LATE_AT_MOST = 5
 
 
@@ -100,8 +101,8 @@ class ClosingCases(ProducerSuite):
                 assert not again, f"{again} came again after they had been committed"
                 for values, payloads in driver.pending_by_lane():
                     batch = [AdvanceItem(payload, ACKED) for payload in payloads]
-                    # One answer of the broker may cover several lanes. An advance whose answer is already there awaits
-                    # nothing, and is not cancelled.
+                    # One answer of the broker may cover several lanes. So the answer for this advance may be there
+                    # already. In this case the advance awaits nothing, and is not cancelled.
                     way = await cancelled_at(driver.producer.advance(batch), wait)
                     ways.add(way)
                     if way is not CancelledAt.CANCELLED:

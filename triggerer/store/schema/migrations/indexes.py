@@ -10,7 +10,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic import context, op
 
-# PostgreSQL keeps the index of an interrupted CREATE INDEX CONCURRENTLY. Writes maintain it, and no query uses it.
+# Asks whether an index is invalid. An interrupted CREATE INDEX CONCURRENTLY leaves an invalid index, which every write
+# maintains and no query uses.
 _IS_INVALID: Final = sa.text(
     "SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:name) AND NOT indisvalid)"
 )

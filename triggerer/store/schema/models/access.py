@@ -29,7 +29,8 @@ class ApiToken(Base):
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """None: the token does not expire."""
     last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """A request updates this time only if it is at least five minutes old, so most requests cause no write."""
+    """A request updates this time only if the stored time is at least five minutes old. So most requests do not write.
+    """
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 

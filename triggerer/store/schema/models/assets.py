@@ -86,10 +86,10 @@ class AssetEvent(Base):
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # The identity of an event. A redelivered message, a second try of a commit, and another attempt of a task give
-        # the same identity, so the event is stored once. If the broker gives no idempotency key, the writer makes a key
-        # ("~" and a UUID). So the column is never null. The key is the first column, so that rows that are written
-        # together are neighbours in the index, even if they belong to a thousand watchers.
+        # These columns identify an event. A redelivered message, a second try of a commit, and another attempt of a
+        # task give the same values, so the event is stored once. If the broker gives no idempotency key, the writer
+        # makes a key ("~" and a UUID). So this column is never null. It is the first column, so that rows that are
+        # written together are neighbours in the index, even if they belong to a thousand watchers.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
@@ -125,9 +125,10 @@ class AssetEvent(Base):
 class QueuedAssetEvent(Base):
     """An entry in the queue of a DAG: an asset event that waits for the DAG, or that a run of the DAG has taken.
 
-    Entries are inserted in the transaction that stores the event, even for paused DAGs. Because of the primary key, two
-    runs of a DAG cannot take the same event. An entry is deleted with its run, its event or its DAG. It is also deleted
-    if an operator removes it, or if its event cannot be divided among partition keys.
+    Entries are inserted in the transaction that stores the event, even for paused DAGs. A DAG has only one entry for
+    each event (the primary key), so two runs of the DAG cannot take the same event. An entry is deleted with its run,
+    its event or its DAG. It is also deleted if an operator removes it, or if its event cannot be divided among
+    partition keys.
     """
 
     __tablename__ = "queued_asset_event"

@@ -27,8 +27,8 @@ class Audit(Base):
     action: Mapped[str] = mapped_column(String(40))
     """A value of `triggerer.operations.audit.Action`."""
     subject: Mapped[str] = mapped_column(Text)
-    """The changed object, as commands print it: a DAG id, a DAG id and a run id, an asset, a watcher as ASSET/NAME, or
-    the id of another object.
+    """The changed object, as commands print it: an asset, a watcher as ASSET/NAME, a DAG id, the DAG id and run id of a
+    run, or the id of another object.
     """
     before: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The changed values before the change. None: there were none, or they are unknown."""

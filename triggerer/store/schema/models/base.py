@@ -20,7 +20,7 @@ Json = JSON()
 """For a JSON object or array, stored as the text that was written; see `triggerer.domain.text.json_text`.
 
 On PostgreSQL the column is `json`. `jsonb` keeps numbers as decimals, so it returns 1e16 as an integer, and -0.0
-without its sign. The column must not contain a single number, because SQLite would make an integer of 1.0.
+without its sign. A value must be an object or array, never only a number, because SQLite would make an integer of 1.0.
 """
 
 
@@ -61,8 +61,8 @@ class Base(DeclarativeBase):
 
 @event.listens_for(Base.metadata, "before_create")
 def _partial_on_both(metadata: MetaData, connection: Connection, **_: Any) -> None:
-    # Copy the conditions of partial indexes to PostgreSQL's option. The models set only `sqlite_where`, because with
-    # `postgresql_where` SQLAlchemy would import the PostgreSQL dialect even for SQLite.
+    # On PostgreSQL, copy the conditions of partial indexes from `sqlite_where` to `postgresql_where`. The models set
+    # only `sqlite_where`, because with the other option SQLAlchemy would import the PostgreSQL dialect even for SQLite.
     if connection.dialect.name == "postgresql":
         for table in metadata.tables.values():
             for index in table.indexes:

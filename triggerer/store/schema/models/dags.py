@@ -31,7 +31,9 @@ class DagFile(Base):
     missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the file was first missing, by the database's clock. A missing file may come back, see `judge_missing`."""
     is_broken: Mapped[bool] = mapped_column(server_default=false(), default=False)
-    """True if the file does not load. Queued runs of its DAGs then wait, if `[executor] broken_file` says so."""
+    """True if the file does not load. With `[executor] broken_file = "hold"`, queued runs of its DAGs wait until it
+    loads.
+    """
 
 
 class Dag(Base):

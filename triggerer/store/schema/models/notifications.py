@@ -29,8 +29,8 @@ class Notification(Base):
     """failure, or success if something works again."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """Nobody sends the message before this instant. A process that sends the message moves this instant ahead, so the
-    message becomes due again if the process dies.
+    """Nobody sends the message before this instant. Before a process sends the message, it sets a later instant. If the
+    process dies, the message becomes due again at that instant.
     """
     attempts: Mapped[int] = mapped_column(default=0)
 

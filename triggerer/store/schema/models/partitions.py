@@ -66,7 +66,7 @@ class DagPartitionEvent(Base):
     """A share: an asset event that belongs to one partition key of a DAG.
 
     A scheduler divides the events in `queued_asset_event` among the keys. An event that belongs to several keys has
-    several rows here. Because of the primary key, the event can be in only one run of each key.
+    one row for each key. So the event can be in only one run of each key.
     """
 
     __tablename__ = "dag_partition_event"

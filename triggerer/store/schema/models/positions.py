@@ -16,7 +16,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class WatcherPosition(Base):
-    """The position of a watcher that is behind in a lane of a log. A backlog is one row, however long it is.
+    """The position of a watcher that is behind in a lane of a log. The row stands for all messages that it misses.
 
     The row is written under the stream's lease. It is deleted once the watcher has caught up and the broker has
     advanced to the position. It is also deleted when the watcher is deleted, or when its trigger moves to another

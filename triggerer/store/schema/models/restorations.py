@@ -21,6 +21,6 @@ class Restoration(Base):
     files_read_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When all DAG files had been read after the restore. None: some are still to be read.
 
-    Until then, each watcher that is added is rewound to `start` too. It may be missing from the backup because it was
-    declared after the backup was made.
+    A watcher that was declared after the backup was made is missing from the backup. So until all files are read, each
+    watcher that is added is rewound to `start`, like the watchers in the backup.
     """

@@ -83,8 +83,8 @@ class DagRun(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     """The number of the last attempt. A claim adds 1.
 
-    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. Only `hold_attempt` does not
-    subtract 1, because the delay before the next attempt grows with this number.
+    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. The exception is `hold_attempt`,
+    which subtracts nothing, because the delay before the next attempt grows with this number.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""
@@ -151,7 +151,8 @@ class RunAttempt(Base):
     number: Mapped[int]
     executor: Mapped[str] = mapped_column(String(80))
     launcher: Mapped[str] = mapped_column(String(20))
-    """worker: the attempt ends with its process. connect: it also has a session on a Spark Connect server."""
+    """`worker`: the attempt ends with its process. `connect`: the attempt also has a session on a Spark Connect server.
+    """
     place: Mapped[str | None] = mapped_column(Text)
     """The address of the Spark Connect server. None for `worker`."""
     tag: Mapped[str] = mapped_column(Text)

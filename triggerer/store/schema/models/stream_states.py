@@ -1,4 +1,4 @@
-"""The states of producers, such as a position, for sources that remember no position, such as a directory."""
+"""The states that producers store, such as a position in a source that remembers no position (a directory)."""
 
 from __future__ import annotations
 

@@ -233,8 +233,8 @@ class Backlogs:
                 position.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # The watcher may have missed messages before its position. Until the new position is durable, the broker
-            # must not advance past these messages.
+            # After a replay's rewind, the poll may broadcast messages from before the watcher's position, which the
+            # watcher misses. Until the new position is durable, the broker must not advance past these messages.
             backlog.is_stored = False
         moved_to = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(
@@ -334,7 +334,7 @@ class Backlogs:
         return EventSource(reading, source.fence) if reading else None
 
     def are_stored(self, source: EventSource, lane: Hashable) -> bool:
-        """Return whether each watcher of the event source that is behind in the lane has a durable position."""
+        """Return whether all watchers of the event source that are behind in the lane have durable positions."""
         backlogs = self.by_lane.get(lane, {})
         return all(
             backlog.is_stored

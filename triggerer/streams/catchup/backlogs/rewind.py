@@ -151,7 +151,7 @@ class Rewind:
                 self._enter_or_begin_again(new)
         except Exception as raised:
             # The caller is the task that stores the positions of all streams, so it must not fail. The error ends only
-            # this replay, whose row stays for the next owner.
+            # this replay. The row of the replay's request stays for the next owner.
             self._on_stored(raised)
 
     def _enter_or_begin_again(self, new: Backlog) -> None:

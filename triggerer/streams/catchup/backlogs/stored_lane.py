@@ -170,8 +170,8 @@ class StoredLane:
         self.failed_with = None
         self.unread_writes = self.pending_writes
         self.handed_to = 0
-        # A message in flight that the filter received from memory keeps its entry, because the message's row must be
-        # deleted later.
+        # The filter may have received a message in flight from memory. Keep the entry of such a message in
+        # `given_before_stored`, because the message's row must be deleted later.
         self.given_before_stored = {
             seq: key for seq, key in self.given_before_stored.items() if key in self.in_flight_keys
         }

@@ -91,8 +91,8 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The poll pulled one more message before the failure, and waits to broadcast it. The message will get the
-            # next event number. The broker redelivers this message too, so include that number.
+            # The poll pulled one more message before the failure, and waits to broadcast it. The broker redelivers this
+            # message too. It will get the next event number, so extend the range of redelivered events by this number.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -165,7 +165,8 @@ class FallingBehindInQueues(FallingBehind):
         outcome: AdvanceOutcome,
     ) -> AdvanceOutcome | None:
         state = self._state
-        # A selector is plugin code, so call it once for each message, and always in the same order.
+        # A selector is plugin code. So for each message, ask each watcher's selector only once, in the order of the
+        # backlogs.
         wanting = [
             backlog
             for backlog in missing

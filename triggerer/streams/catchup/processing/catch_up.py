@@ -187,8 +187,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # Reset the count. In a log it belongs to the message at the old cursor, but the reading begins again at
-                # an earlier message. In a queue each row has a count of its own.
+                # Reset the count of failures. In a log the count belongs to the message at the old cursor, but the
+                # reading begins again at an earlier message. In a queue each row has a count of its own.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None

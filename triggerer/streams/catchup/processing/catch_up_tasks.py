@@ -51,7 +51,9 @@ class CatchUpTasks:
         self._member_of: dict[WatcherRef, Member] = {}
         """The member that serves each watcher."""
         self._loaded: dict[int, Fence] = {}
-        """By watcher id, the lease under which its rows were loaded. Since then only this process changes the rows."""
+        """By watcher id, the lease under which the rows of the watcher's backlogs were loaded. Since then only this
+        process changes these rows.
+        """
         self._replays = Replays(self.backlogs, context, members, self._on_backlog)
         self._catching_up: dict[WatcherRef, CatchUp] = {}
         self._with_replays: set[WatcherRef] = set()
@@ -343,7 +345,10 @@ class CatchUpTasks:
 
 
 def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
-    """Return a text for users about the standing lanes, with the producer's reason, or None if no lane stands."""
+    """Return a text for users about the standing lanes, with the producer's reason, or None if no lane stands.
+
+    A lane stands if its producer can neither deliver the next message again nor dead-letter it.
+    """
     if not standing:
         return None
     lane, why = next(iter(standing.items()))

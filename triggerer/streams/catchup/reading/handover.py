@@ -175,7 +175,7 @@ class Handover:
         """Let the watcher go live in the lane if it has read all messages. Return whether it is live. Synchronous."""
         if backlog.is_caught_up or backlog.is_gone or not backlog.is_stored:
             return backlog.is_caught_up
-        # This is checked for every message, and is usually false.
+        # This is checked after every burst of messages, and is usually false.
         if not self._is_at_head(backlog):
             return False
         state = self._state

@@ -47,8 +47,8 @@ class LaneTail:
     lane. Redelivered messages are not added again.
 
     Args:
-        after: The last message that was broadcast before the first watcher fell behind. Redelivered messages up to this
-            position are not added, because the tail would have a gap between them and the next new message.
+        after: The position of the last message that was broadcast before the first watcher fell behind. Redelivered
+            messages up to this position are not added, because the tail may lack messages that come after them.
         most: The most messages in memory.
     """
 

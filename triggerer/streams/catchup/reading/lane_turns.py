@@ -66,7 +66,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane, or None if all wait. The lane of the previous call is queued again if it is behind."""
+        """Return the next lane, or None if all wait. Queue the previous lane again if the watcher is behind there."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)

@@ -14,7 +14,8 @@ from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""The most messages that are read ahead. Before the filter has processed this number, the broker's next answer arrives.
+"""The most messages that are read ahead. The filter takes long enough for this number that the broker's next answer
+arrives meanwhile.
 """
 _MOST_BYTES: Final = 1024 * 1024
 
@@ -23,8 +24,8 @@ class LogReader:
     """One reading of one lane. `run` reads ahead, up to a limit of messages and bytes.
 
     Args:
-        on_arrival: Called when the first message since the last `take` has arrived, when `nothing_before` has moved,
-            and when the reading has failed.
+        on_arrival: Called when the first message since the last `take` has arrived, when the reading has failed, and
+            when the producer has reported up to which position there is no message (`nothing_before`).
     """
 
     def __init__(

@@ -10,7 +10,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Written out rather than imported from the models: this script stays as it is when the models change.
+# These types are defined here, not imported from the models, because this script must not change with the models.
 BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 INSTANT = sa.DateTime(timezone=True)
 BY_BYTES = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
