@@ -285,8 +285,8 @@ def connect_to_parent() -> ChildChannel:
 
     A process that `ChildProcess` has started calls this function once, before anything else. The function arms the
     lifelines: the kernel kills this process when the process at the other end of a lifeline is gone. Standard output
-    and standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit none of the
-    descriptors.
+    and standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit neither the
+    channel nor the lifelines.
     """
     for stream in (sys.stdout, sys.stderr):
         # Do not use the locale's encoding: a task would fail if it printed a character that this encoding lacks.

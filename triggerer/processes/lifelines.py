@@ -65,8 +65,8 @@ def arm_again() -> None:
 def armed_lifelines() -> tuple[str, ...]:
     """Return the paths of this process's lifelines, for other processes that must die together with it.
 
-    Such a process may be in another process group, which the signal to our group does not reach. In a forked process
-    that did not call `arm_again`, the paths lead to the descriptors of its parent.
+    Another process may be in another process group, which the signal to our group does not reach. If a forked process
+    calls this function before `arm_again`, the paths lead to the descriptors of its parent.
     """
     return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)
 

@@ -89,9 +89,9 @@ def _sqlite_engine(
         connect_args={"async_creator_fn": connect},
         **_JSON,
     )
-    # `do_terminate` ends a connection after a cancellation. SQLAlchemy's version waits for the connection's thread in a
-    # new task, and a second cancellation would leave the task behind. `_stop` only asks the thread to end, and
-    # `SqliteConnections` waits for the thread.
+    # SQLAlchemy calls `do_terminate` to end a connection after a cancellation. Its own version waits for the
+    # connection's thread in a new task, and a second cancellation would leave the task behind. So replace it by
+    # `_stop`, which only asks the thread to end. `SqliteConnections` waits for the thread.
     engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
 
     @event.listens_for(engine.sync_engine, "begin")
@@ -132,7 +132,7 @@ def postgres_autocommit_engine(primary: Primary) -> AsyncEngine:
 def _postgres_engine(
     primary: Primary, opens: Callable[[], Awaitable[Any]], **options: Any
 ) -> AsyncEngine:
-    # Here SQLAlchemy caches prepared statements in place of asyncpg, so the size is given to SQLAlchemy's own option.
+    # SQLAlchemy caches prepared statements here, and asyncpg does not. So pass the size of the cache to SQLAlchemy.
     size = primary.statement_cache_size
     cache = {} if size is None else {"prepared_statement_cache_size": size}
 

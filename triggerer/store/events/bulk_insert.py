@@ -85,9 +85,9 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# PostgreSQL computes the new ids after ORDER BY, so they follow the order of the rows. A timestamp after the server's
-# time is replaced by the server's time. A run that takes events is created at an instant of the same clock. So no run
-# is older than one of its events, even if hosts' clocks differ.
+# PostgreSQL computes the new ids after ORDER BY, so the ids follow the order of the rows. `POSTGRES_TIMESTAMP` replaces
+# a timestamp after the server's time by the server's time. The instant of a run that takes events comes from the
+# server's clock, too. So no run is older than one of its events, even if hosts' clocks differ.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})

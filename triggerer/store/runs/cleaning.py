@@ -82,7 +82,7 @@ class NeededRuns:
     """The logical date of the run from which the timetable continues, see `pks`. None: there is no such run.
 
     Runs of the types `scheduled` and `asset_triggered` must stay too, if their logical date or the end of their data
-    interval is later."""
+    interval is later than `since`."""
 
     def includes(self, run: OldRun) -> bool:
         """True if the run is needed."""

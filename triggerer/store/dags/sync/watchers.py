@@ -121,7 +121,7 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
 
 
 async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return the readable keys that differ from the stored keys, by stream digest.
+    """Return the readable stream keys that differ from the stored readable keys, by the digest of the stream key.
 
     After an update of the plugin or of the service, the text of a key may change while its digest stays.
     """

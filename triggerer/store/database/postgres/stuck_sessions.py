@@ -49,7 +49,8 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# Raised if the user has no right to read these views, or if a server with PostgreSQL's protocol lacks them.
+# The errors of the query if the user has no right to read its views, or if the server has PostgreSQL's protocol but not
+# these views.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 

@@ -223,8 +223,8 @@ _LAUNCHES: Final = parameter_rows(
     seen_at="timestamptz",
     ended_at="timestamptz",
 )
-# The statement inserts only if the executor still has the run. PostgreSQL locks the run's row, so that no other
-# executor claims the run between check and insert.
+# `_SAVE_LAUNCHES` inserts a launch only if the executor still has the run. On PostgreSQL it locks the run's row, so
+# that no other executor claims the run between check and insert.
 _SAVE_LAUNCHES: Final = Statement(
     """
 INSERT INTO run_launch (run_pk, tag, epoch, task_id, launcher, place, external_id, link, state, reason, seen_at,
