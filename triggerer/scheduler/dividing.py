@@ -182,8 +182,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # `key_record` counts these parts from the present instant (`begun_by`). Store this instant as their `first_at`.
-        # If it were not stored, each further event would count from a later instant, and postpone the deadlines.
+        # Some parts have a `first_at` in the future. `key_record` counts from the present instant in its place, so store
+        # the present instant. Otherwise each further event would count from a later instant, and postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(

@@ -26,9 +26,9 @@ MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
 """The most edges that one query reads: 20,000. A query that reaches this limit ends the search.
 
-Such a query has found at least 100 new nodes. It reads the edges of at most 100 nodes, so at most 100 of the edges lead
-to any other node. At most 100 nodes were found before, so at most 10,000 edges lead to them. The other 10,000 edges
-lead to new nodes: at most 100 to each, so at least 100 nodes.
+Such a query has found at least 100 new nodes. It reads the edges of at most 100 nodes, so no other node has more than
+100 of these edges. The nodes that were found before, at most 100, have at most 10,000 of the edges. The other 10,000
+edges lead to new nodes, at most 100 to each node.
 """
 
 

@@ -219,7 +219,7 @@ class DagRow(NamedTuple):
 
     @property
     def is_partitioned(self) -> bool:
-        """True if the DAG is scheduled by partition keys. Only this kind of schedule has JSON that begins this way."""
+        """True if the DAG is scheduled by partition keys. The JSON of a schedule begins with the schedule's kind."""
         return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property

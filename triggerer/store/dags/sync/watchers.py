@@ -37,7 +37,7 @@ async def sync_watchers(
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         assets: The ids of all assets.
-        changed: Gets the digests of all streams that changed, and a new value of `is_restoring`.
+        changed: The digests of the changed streams are added to it, and its `is_restoring` is set.
         reading: Whether files are still to be read.
     """
 
