@@ -115,7 +115,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
     due = yield from due_keys(dag_id, limit=limit + 1)
     # If the database's clock was set back after a key's due time was computed, the due time must be computed again.
     # Such a due time lies in the future. The list `due` is sorted by due time. So search for such keys if the last key
-    # is due in the future, or if `limit` has cut the list, so that its end is unknown.
+    # is due in the future. If `limit` has cut the list, its end is unknown, so search in this case, too.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -182,8 +182,9 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # Some parts have a `first_at` in the future. `key_record` counts from the present instant in its place, so store
-        # the present instant. Otherwise each further event would count from a later instant, and postpone the deadlines.
+        # Some parts have a `first_at` in the future. `key_record` counts from the present instant in its place, so
+        # store the present instant. If it were not stored, each further event would count from a later instant, and
+        # postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(

@@ -42,8 +42,8 @@ def _dump(value: Any) -> str:
     return dump_json(value, "a value").decode()
 
 
-# The statements that bypass SQLAlchemy (`triggerer.store.database.statement`) use the same JSON functions, so that
-# equal values are stored as equal texts.
+# SQLAlchemy must use the JSON functions of the statements that bypass it (`triggerer.store.database.statement`), so
+# that equal values are stored as equal texts.
 _JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 

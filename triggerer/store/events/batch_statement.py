@@ -127,7 +127,7 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-# A batch without partition keys has a statement of its own, because most batches are of this kind, and sending an array
-# of nulls would cost time.
+# A batch without partition keys has a statement of its own. Most batches are of this kind, and sending an array of
+# nulls as their keys would cost time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
 """The statements for batches without partition keys (False) and with partition keys (True)."""

@@ -3,9 +3,9 @@
 Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py):
 
 - On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`.
-  The INSERT with VALUES is 1.5 times as fast as a separate INSERT for each row. While the event loop is busy, it is
-  four times as fast, because each statement releases Python's global lock, and then waits up to half a millisecond to
-  get the lock back. Statements with 1,000 rows save another seventh of the time to store a message.
+  The INSERT with VALUES is 1.5 times as fast as a separate INSERT for each row. It is four times as fast while the
+  event loop is busy. Then each statement releases Python's global lock, and waits up to half a millisecond to get the
+  lock back. Statements with 1,000 rows save another seventh of the time to store a message.
 - On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `batch_statement`, which inserts the
   events of triggers, sends JSON texts instead. JSON texts cost the driver a third of the time that arrays cost.
 """

@@ -43,8 +43,8 @@ SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
 FROM pg_control_system()
 """
-# The errors of `_HISTORY` if the user has no right to call its functions, or if the server has PostgreSQL's protocol
-# but not these functions.
+# `_HISTORY` fails with these errors if the user has no right to call its functions, or if a server with PostgreSQL's
+# protocol lacks the functions.
 _UNKNOWN_HISTORY: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.FeatureNotSupportedError,

@@ -49,8 +49,8 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# The errors of the query if the user has no right to read its views, or if the server has PostgreSQL's protocol but not
-# these views.
+# The query fails with these errors if the user has no right to read its views, or if a server with PostgreSQL's
+# protocol lacks the views.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 
