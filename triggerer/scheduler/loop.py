@@ -193,9 +193,9 @@ class Scheduler:
         self._sweep_due = False
         self._ready.add(found)
         # If the database's clock was set, a DAG with an alarm far ahead may be due now, though no row has changed. If
-        # the host's clock was set, timetables may have answered by the wrong time. In both cases, look at all timed
-        # DAGs again. The first sweep looks at all of them too, because a clock may have been set while no scheduler
-        # ran.
+        # the host's clock was set, timetables may have computed answers from a wrong time. In both cases, look at all
+        # timed DAGs again. The first sweep looks at all of them too, because a clock may have been set while no
+        # scheduler ran.
         ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None

@@ -41,8 +41,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: If the last cleaning lies in the future, because the database's clock was set back, nights count from
-            this instant. None: nights count from the first check.
+        since: The instant from which nights count if the last cleaning lies in the future, because the database's clock
+            was set back. None: the instant of the first check.
     """
 
     def __init__(
