@@ -156,8 +156,8 @@ def _present(value: str | datetime) -> datetime:
 
 
 # `_PICKED` chooses the runs to claim. On SQLite it names the index: SQLite's planner ignores the LIMIT, and would
-# choose by itself to read all runs that ever existed. On PostgreSQL the chosen ids form an array, so that `_PICKED` is
-# executed only once for a claim.
+# choose to read all runs that ever existed if no index were named. On PostgreSQL the chosen ids form an array, so that
+# `_PICKED` is executed only once for a claim.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
