@@ -29,7 +29,8 @@ SQLITE_WRITER_PRAGMAS: Final = (
     # The broker advances after a commit, so the commit must survive a power cut.
     "synchronous=FULL",
     "foreign_keys=ON",
-    # 2,000 pages, 16 MiB. A checkpoint also calls fsync for the database's file, so it should be rare under load.
+    # Checkpoint after 2,000 pages (16 MiB). A checkpoint also calls fsync for the database's file, so it should be
+    # rare under load.
     "wal_autocheckpoint=2000",
     "journal_size_limit=67108864",
     "cache_size=-16384",
@@ -113,8 +114,8 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
 
     @event.listens_for(engine.sync_engine, "checkout")
     def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
-        # This replaces SQLAlchemy's `pool_pre_ping`, which needs a round trip before each transaction. When a server
-        # restarts, it closes its sockets, and asyncpg notices that at once.
+        # This check replaces SQLAlchemy's `pool_pre_ping`, which needs a round trip before each transaction. When a
+        # server restarts, it closes its sockets, and asyncpg notices that at once.
         if connection.driver_connection.is_closed():
             raise DisconnectionError("the server closed the connection")
         if not primary.is_current(connection.driver_connection):

@@ -57,8 +57,8 @@ _COLUMNS: Final = ", ".join(EventRow._fields)
 # The numbers of rows that an INSERT may have. Versions of SQLite before 3.32 allow only 999 parameters, so there the
 # largest INSERT has fewer than 1,000 rows.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
-# Reads the highest id before the insert. SQLite has one writer at a time, so all rows with higher ids are new rows of
-# this step.
+# `_SQLITE_HIGHEST` reads the highest id before the insert. SQLite has one writer at a time, so all rows with higher ids
+# are new rows of this step.
 _SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
@@ -76,7 +76,8 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# Queues a single event. A DAG and an asset have at most one row in `dag_schedule_asset`, so no entry is inserted twice.
+# `_SQLITE_QUEUE_ONE` queues a single event. A DAG and an asset have at most one row in `dag_schedule_asset`, so no
+# entry is inserted twice.
 _SQLITE_QUEUE_ONE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "

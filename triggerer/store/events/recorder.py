@@ -123,8 +123,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Encode an event's payload and add the event to the next transaction; see `EventSink`."""
         if key is None:
-            # The message has no identity, so its redelivery is stored as another event. This random key only lets the
-            # store recognise the event if the write is tried again.
+            # The message has no identity, so its redelivery is stored as another event. The random key serves only a
+            # second try of the write: by this key the store recognises the event.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
