@@ -93,8 +93,8 @@ class ChildProcess:
                 channel, socket = await Channel.open()
                 ours.push_async_callback(channel.aclose)
                 theirs.enter_context(socket)
-                # No process writes to this pipe, and only this process has the writing end `end`. When this process
-                # dies, the pipe closes, and the kernel kills the child.
+                # The child's lifeline is a pipe to which nobody writes. Only this process has its writing end. When
+                # this process dies, the pipe closes, and the kernel kills the child.
                 lifeline, end = os.pipe()
                 ours.callback(os.close, end)
                 theirs.callback(os.close, lifeline)

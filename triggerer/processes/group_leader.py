@@ -16,9 +16,9 @@ STANDARD_ERROR: Final = 2
 class GroupLeader:
     """A child process with its process group. A kill never hits a foreign process that got the same process id later.
 
-    The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio reaps a
-    process as soon as the process has ended, so a later kill of its group could hit a foreign process. Therefore only
-    this class reaps the process, directly after it has killed the group.
+    The kernel may reuse a process id once the process has been reaped and its group is empty. asyncio would reap the
+    process as soon as it ends, so a later kill of the group could hit a foreign process. Therefore only this class
+    reaps the process, directly after it has killed the group.
 
     Args:
         output: The child's standard output and standard error. The default is our standard error, so that the output

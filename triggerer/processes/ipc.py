@@ -285,8 +285,8 @@ def connect_to_parent() -> ChildChannel:
 
     A process that `ChildProcess` has started calls this function once, before anything else. The function arms the
     lifelines: the kernel kills this process when the process at the other end of a lifeline is gone. Standard output
-    and standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit none of the
-    descriptors.
+    and standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit neither the
+    channel nor the lifelines.
     """
     for stream in (sys.stdout, sys.stderr):
         # Do not use the locale's encoding: a task would fail if it printed a character that this encoding lacks.
@@ -295,9 +295,9 @@ def connect_to_parent() -> ChildChannel:
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The kernel keeps the receiver of a lifeline's signal in the open file description (fcntl(2), F_SETOWN). This
-        # process shares the inherited description with its parent. So open the pipe again, to get a description for
-        # this process alone.
+        # The open file description of a lifeline says which process gets the signal (fcntl(2), F_SETOWN). This process
+        # shares the inherited description with its parent. So open the pipe again, to get a description for this
+        # process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

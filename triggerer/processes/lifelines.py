@@ -1,8 +1,8 @@
 """Lets the kernel kill a process when another process ends.
 
 The two processes are connected by a *lifeline*: a pipe into which nobody writes. One process has the only writing end,
-so the pipe closes when this process is gone. The other process *arms* the reading end: it asks the kernel to send
-SIGKILL to its own process group when the pipe closes.
+so the pipe closes when this process is gone. The other process *arms* the reading end: when the pipe closes, the kernel
+sends SIGKILL to the process group of this other process.
 
 This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
@@ -55,9 +55,9 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The kernel keeps the receiver of a lifeline's signal in the open file description (fcntl(2), F_SETOWN). This
-        # process shares the inherited description with its parent. So open the pipe again, to get a description for
-        # this process alone.
+        # The open file description of a lifeline says which process gets the signal (fcntl(2), F_SETOWN). This process
+        # shares the inherited description with its parent. So open the pipe again, to get a description for this
+        # process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 
@@ -65,8 +65,8 @@ def arm_again() -> None:
 def armed_lifelines() -> tuple[str, ...]:
     """Return the paths of this process's lifelines, for other processes that must die together with it.
 
-    Such a process may be in another process group, which the signal to our group does not reach. In a forked process
-    that did not call `arm_again`, the paths lead to the descriptors of its parent.
+    Another process may be in another process group, which the signal to our group does not reach. If a forked process
+    calls this function before `arm_again`, the paths lead to the descriptors of its parent.
     """
     return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)
 

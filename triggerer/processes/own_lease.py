@@ -73,8 +73,8 @@ class OwnLease:
     async def wait_until_over(self) -> None:
         """Return once the lease is over.
 
-        If the machine is suspended during the wait, the call returns late. The delay is at most the time for which the
-        lease was still valid when the suspension began.
+        If the machine is suspended during the wait, the call may return after the end of the lease. The delay is at
+        most the time that was left of the lease when the suspension began.
         """
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):

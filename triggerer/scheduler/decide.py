@@ -2,8 +2,8 @@
 
 A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot. Only this
 module decides which runs to create, and it uses neither a clock nor a database. The code that creates the runs only
-makes sure, by a lock or by the row's version, that the DAG's row has not changed since the snapshot. `triggerer
-why-not` shows the result of `look`.
+checks, by a lock or by the row's version, that the DAG's row is unchanged since the snapshot. `triggerer why-not` shows
+the result of `look`.
 
 Only one decision is made elsewhere: as the events of a partition key arrive, `dividing.py` computes when the key's run
 is due.

@@ -113,9 +113,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # Due times that were computed before the clock was set back must be computed again. Such due times lie in the
-    # future. So search for them if the last key, which has the latest due time, is due in the future. Search too if
-    # `limit` has cut the list, because the last key is then unknown.
+    # If the database's clock was set back after a key's due time was computed, the due time must be computed again.
+    # Such a due time lies in the future. The list `due` is sorted by due time. So search for such keys if the last key
+    # is due in the future. If `limit` has cut the list, its end is unknown, so search in this case, too.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -182,8 +182,9 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # `begun_by` changes a `first_at` in the future to the present instant. Store this change as well. Otherwise
-        # `begun_by` would choose a later instant at each further event, and postpone the deadlines.
+        # Some parts have a `first_at` in the future. `key_record` counts from the present instant in its place, so
+        # store the present instant. If it were not stored, each further event would count from a later instant, and
+        # postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -211,7 +212,10 @@ def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
 
 
 def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
-    """Return the parts. If a part's `first_at` lies far ahead, because the clock was set back, make it `now`."""
+    """Return the parts, with `now` in place of each `first_at` that lies far ahead of `now`.
+
+    A `first_at` lies far ahead if the clock was set back after it was stored.
+    """
     soon = now + CLOCK_STEP
     return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 

@@ -214,8 +214,8 @@ async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> l
     """Return why queued runs do not start: the file does not load, or no worker is free.
 
     Args:
-        without: The number of queued runs that wait for a pool. These runs are not counted, because a free worker
-            would not start them.
+        without: The number of queued runs that wait for a pool. The result leaves them out, because they would wait
+            even if a worker were free.
     """
     queued = await count_queued(session, dag_id)
     errors = await unloaded_files(session, [dag_id]) | await broken_files(session, [dag_id])

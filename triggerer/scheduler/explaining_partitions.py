@@ -65,8 +65,9 @@ class WaitingPartition:
     runs: int
     """How many runs the scheduler has created for this key."""
     lacks: tuple[Lack, ...]
-    """The events that are missing, by asset and alias of the expression; empty if no event is missing, or if the key
-    has had a run."""
+    """The events that are missing, for each asset and alias that the DAG's schedule names.
+
+    Empty if no event is missing, or if the key has had a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +137,9 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
     """Return which keys of these shares have had runs, and which of the shares a run uses.
 
-    After a change of the schedule, the waiting events are divided among keys again. Before the change, a run of one key
-    may have taken an event that still waited for another key. The division then gives the first key a share that its
-    run has already used.
+    A run may use a share that is computed again. For instance, an event has shares in the keys A and B, and a run of A
+    has taken its share. If the schedule changes now, the event is divided again, because it still waits for B. Then A
+    gets a share of the event that its run has already used.
     """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)

@@ -39,7 +39,7 @@ class PartitionQueue:
     next_at: datetime | None = None
     """When the run of the next key can start without another event. None: never, or not known yet."""
     is_behind: bool = False
-    """True if some queued events are not divided among the keys yet. No run starts until they are."""
+    """True if some queued events are not divided among the keys yet. No run starts before all events are divided."""
 
 
 @dataclass(frozen=True, slots=True)

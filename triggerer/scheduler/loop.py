@@ -78,8 +78,8 @@ class Scheduler:
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
         self._find_due_times = find_due_times
-        # None on SQLite, which has one writer at a time. A lock costs nothing there, so planning without a lock would
-        # save nothing.
+        # SQLite has one writer at a time, so a lock costs nothing there. Planning without a lock would save nothing, so
+        # there is no optimistic planner.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
@@ -105,7 +105,7 @@ class Scheduler:
         """Create runs until cancelled. `task_status` reports the start once wake-ups are subscribed.
 
         Cancellation: A transaction that has not committed is rolled back. The next scheduler begins with a
-            sweep, which finds the events again.
+            sweep, which finds all events that still wait.
         """
         signals = (Signal.EVENTS_QUEUED, Signal.RUNS_ENDED, Signal.DAGS_CHANGED)
         with self._wakeups.subscribe(*signals) as subscription:
@@ -144,8 +144,8 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # Drop the DAGs that did not wait for the end of a run at their last look. If events were queued for
-                # such a DAG since that look, `EVENTS_QUEUED` has announced them.
+                # The end of a run matters only to a DAG that waited for it at its last look. So leave out the other
+                # DAGs. If events were queued for one of them since its last look, `EVENTS_QUEUED` makes it ready.
                 dag_ids &= self._waits_for_end
             self._ready.add(sorted(dag_ids - {ALL}))
 
@@ -193,9 +193,9 @@ class Scheduler:
         self._sweep_due = False
         self._ready.add(found)
         # If the database's clock was set, a DAG with an alarm far ahead may be due now, though no row has changed. If
-        # the host's clock was set, timetables may have answered by the wrong time. In both cases, look at all timed
-        # DAGs again. The first sweep looks at all of them too, because a clock may have been set while no scheduler
-        # ran.
+        # the host's clock was set, timetables may have computed answers from a wrong time. In both cases, look at all
+        # timed DAGs again. The first sweep looks at all of them too, because a clock may have been set while no
+        # scheduler ran.
         ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None

@@ -72,8 +72,8 @@ def evaluate(
     unreadable: dict[str, str] = dict(divided.unreadable)
     groups = list(rows_by_dag(rows))
     for at_most in _runs_per_round(limit, len(groups)):
-        # If the first round leaves a part of the limit, the second round looks again at the DAGs that have more due
-        # runs than the first round allows.
+        # The second round uses the part of the limit that the first round leaves. It looks again at the DAGs that have
+        # more due runs than the first round allows.
         left = limit - sum(len(found.runs) for found in looks.values())
         for group in groups if left > 0 else ():
             dag_id = group[0].dag_id
@@ -103,10 +103,13 @@ def evaluate(
 def _runs_per_round(limit: int, dags: int) -> list[int]:
     """Return how many runs to look for in the first round, and in a second round for DAGs with more due runs.
 
-    In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due. A
-    single round would be slower, because a look asks the timetable for each run, and most of these runs would not be
-    created. In a single round of 32 DAGs with a limit of 32, each timetable was asked for 32 runs, and one run of each
-    was created. These calls took half of the plan's time.
+    In the first round, each DAG gets an equal part of the limit. The part is at least 2 runs, to see if a second run is
+    due.
+
+    A single round would have to look for `limit` runs of each DAG, because the other DAGs may have no due runs. A look
+    asks the timetable for each run, and most of these runs would not be created. We measured a single round of 32 DAGs
+    with a limit of 32: each timetable was asked for 32 runs, and one run of each DAG was created. The calls of the
+    timetables took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]

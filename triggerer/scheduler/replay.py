@@ -236,7 +236,8 @@ class _Replay:
                 WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
                 for number, (asset, waiting) in enumerate(self.queue.items())
             ),
-            # In a replay each run is created when it is due. So no run is missed, and `catchup=True` adds no run.
+            # In a replay each run is created when it is due, so the scheduler never misses a run. Therefore
+            # `catchup=True` adds no run. `CachedTimetable` needs it.
             restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
             # Each run ends at once.
             max_active_runs=MOST_RUNS,

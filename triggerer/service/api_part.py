@@ -100,10 +100,10 @@ async def _closed(child: ChildProcess) -> AsyncIterator[None]:
 
 
 async def prepare_access(settings: Settings, database: Database, url: str) -> None:
-    """Log the page's address. If there is no token yet, write a first administrator's token to `home/api-token`.
+    """Log the web page's address. If there is no token yet, write a first administrator's token to `home/api-token`.
 
-    If this writes the first token, and standard error is a terminal, the terminal also shows a link that signs in once.
-    The link is never logged, because other people read logs.
+    If there was no token, and standard error is a terminal, the terminal also shows a link that signs in once. The link
+    is never logged, because other people read logs.
 
     Raises:
         ConfigurationError: The file cannot be written; no token was stored.

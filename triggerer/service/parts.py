@@ -86,8 +86,8 @@ async def start_parts(
             await workers.start(unless_it_returns, "retention of logs", retention.run)
     from triggerer.store.schema.compatibility import SchemaWatch
 
-    # The watch runs in the group `workers`. If it fails, the parts in this group stop, as they do after a signal. The
-    # tasks in `background` keep running, so that the parts can finish their work.
+    # `SchemaWatch` runs in the group `workers`. If it fails, the parts in this group stop, as they do after a signal.
+    # The tasks in the group `background` keep running, so that the parts can finish their work.
     await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 
@@ -134,8 +134,8 @@ async def _start_triggerer(
     # A SQLite database has one service at a time, so no other instance can own or take over streams.
     is_alone = database.dialect == "sqlite"
 
-    # The writers need `host.mark_fenced`, and the host, which is made last, needs the writers. So this function looks
-    # up `host` only when a writer calls it.
+    # The writers need `host.mark_fenced`. But `host` is made after the writers, because it needs them. So they get this
+    # inner function, which looks up `host` only when a writer calls it.
     def mark_fenced(fence: Fence) -> None:
         host.mark_fenced(fence)
 
@@ -203,7 +203,8 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
             allowed_modules=core.allowed_trigger_modules,
             log=core,
         ),
-        # The DAG processor has imported the trigger's class within this time, so this time is long enough for the host.
+        # The timeout of the DAG processor is long enough for the host: the DAG processor has imported the trigger's
+        # class within this time.
         load_timeout=settings.dag_processor.parse_timeout,
         ack_timeout=chosen.shared_stream_ack_timeout,
     )

@@ -41,8 +41,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: If the last cleaning lies in the future, because the database's clock was set back, nights count from
-            this instant. None: nights count from the first check.
+        since: The instant from which nights count if the last cleaning lies in the future, because the database's clock
+            was set back. None: the instant of the first check.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Retention:
                 delay = backoff.next_delay()
                 warn_seldom(_log, backoff.failures, "old data was not deleted", error=str(error))
             except Exception:  # noqa: BLE001 (see below)
-                # The boundary of cleanings: the scheduler must not end because a cleaning has a bug.
+                # Log the error and go on: the scheduler must not end because a cleaning has a bug.
                 delay = backoff.next_delay()
                 _log.exception("a cleaning ended by a bug")
             await anyio.sleep(_LOOK_EVERY.total_seconds() + delay)
@@ -114,7 +114,7 @@ class Retention:
         return cleaned
 
     def _is_due(self, state: CleaningState, now: datetime) -> bool:
-        """Return whether a night has come since the last cleaning, or, before any cleaning, since the first check."""
+        """Return whether a night has come since the last cleaning, or since the first check if nothing was cleaned."""
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
@@ -166,7 +166,7 @@ def _refuse_doubted(doubt: str | None) -> None:
 
 
 class LogRetention:
-    """Deletes the old logs on the machine of an executor whose process has no scheduler.
+    """Deletes the old logs on the machine of an executor whose process has no scheduler, and so no `Retention`.
 
     Args:
         age: The time from a run's end until its log is deleted.

@@ -93,7 +93,8 @@ def run(
         # may be created later.
         settings.get_dags_folder()
     if Part.EXECUTOR in parts:
-        # Check the mode now: a wrong mode must stop the start, and not the first run that needs a session.
+        # Check Spark's mode now: a wrong mode must stop the start of the service, and not the first run that needs a
+        # Spark session.
         mode_of(settings.spark)
     gc.set_threshold(*GC_THRESHOLDS)
     # SQLite's thread needs the interpreter's lock after each statement. With Python's default switch interval of 5 ms,
@@ -197,8 +198,8 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
             # service, and not a port in use.
             listener = _listener(settings, parts, stack)
             await start(lambda: _prepare(database, settings, listener))
-            # The outer group ends last, because the parts in the inner group use the outer group's tasks until their
-            # own work is finished.
+            # The parts run in the group `workers`. They use the tasks in the outer group, `background`, until their own
+            # work is finished. So the outer group ends last.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:

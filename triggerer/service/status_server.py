@@ -71,7 +71,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         # With PostgreSQL, possibly nothing else has made the service's home yet.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The path names this host and this process, so only a process that has ended can have left the file.
+        # The path names this host and this process id. So if a file is there, a process that has ended has left it.
         path.unlink(missing_ok=True)
         with short_path(path) as address:
             # Set the mode by the umask: before a later chmod, another user could connect.

@@ -139,7 +139,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     Raises:
         BucketError: The SDK finds no region, or does not find the profile that the environment names.
     """
-    # Use a thread, because importing the SDK and reading the API's description take a quarter of a second the first
+    # Use a thread, because importing the SDK and reading its description of S3 take a quarter of a second the first
     # time.
     loader = await to_thread.run_sync(_loader)
     from aiobotocore.config import AioConfig

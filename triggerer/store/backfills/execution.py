@@ -45,9 +45,9 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    # The update changes no value, but it locks the DAG's row and gives the row a new version. Before a scheduler
-    # creates a run, it locks the row or compares the version. So no scheduler creates a run for an interval that this
-    # function starts.
+    # The next statement changes no value, but it locks the DAG's row and gives the row a new version. Before a
+    # scheduler creates a run, it locks the row or compares the version. So no scheduler creates a run for an interval
+    # that this function starts.
     await session.execute(
         update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )

@@ -92,7 +92,7 @@ async def release_some_keys(
 ) -> int | None:
     """Replace the idempotency keys of events that tasks of a DAG emitted, so that the old keys are free.
 
-    Otherwise a later DAG with this id would use the old keys again, and the store would drop its events as duplicates.
+    A later DAG with this id uses the same keys. If the old keys stayed, the store would drop its events as duplicates.
 
     Args:
         after: Only events with higher ids than this.

@@ -61,8 +61,8 @@ async def read_graph(session: AsyncSession, *, group: str | None = None) -> Asse
         edges = {edge for edge in edges if any(k == "asset" and n in names for k, n in edge)}
     nodes = dict.fromkeys(node for edge in sorted(edges, key=_by_dag) for node in edge)
     if len(nodes) <= MOST_NODES:
-        # The graph has at most MOST_NODES nodes so far. If the query reaches its limit, at least MOST_NODES + 1 of the
-        # assets are new. That is enough for `drawn` to cut the graph short.
+        # Add assets without edges. At most MOST_NODES of the assets that this query reads are in the graph already. So
+        # if it reads 2 * MOST_NODES + 1 assets, MOST_NODES + 1 or more are new, and `drawn` cuts the graph short.
         some = select(Asset.name).where(wanted).order_by(Asset.name).limit(2 * MOST_NODES + 1)
         nodes |= dict.fromkeys(("asset", name) for name in await session.scalars(some))
     return await drawn(session, nodes, edges, MOST_NODES)

@@ -26,9 +26,9 @@ MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
 """The most edges that one query reads: 20,000. A query that reaches this limit ends the search.
 
-A query reads the edges of at most 100 nodes, and at most 100 nodes were found before. So at most 100 * 100 of the edges
-lead to nodes that were found before, and at least 10,000 lead to new nodes. At most 100 of these lead to the same new
-node, so the query has found at least 100 new nodes.
+Such a query has found at least 100 new nodes. It reads the edges of at most 100 nodes, so no other node has more than
+100 of these edges. The nodes that were found before, at most 100, have at most 10,000 of the edges. The other 10,000
+edges lead to new nodes, at most 100 to each node.
 """
 
 
@@ -60,7 +60,7 @@ async def read_neighbourhood(session: AsyncSession, around: str, hops: int) -> A
 
 
 async def _edges_of(session: AsyncSession, nodes: Iterable[Node]) -> set[Edge]:
-    """Return the edges from and to these nodes. A watcher's only edge was already read with its asset."""
+    """Return the edges from and to these nodes, except watchers: a watcher's only edge was read with its asset."""
     names = by_kind(nodes)
     found: set[Edge] = set()
     if dags := names["dag"]:

@@ -42,8 +42,9 @@ _SINCE: Final = """coalesce((
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
 # The query returns one row for each asset that the DAG's condition names, directly or through an alias, and that has
-# queued events. If there is none, the query returns a single row without an asset. Counting of an asset's queued events
-# stops at `bound`. If the DAG has no `events_per_run`, the query does not count, and `queued` is 1.
+# queued events. For a DAG without such an asset, the query returns a single row without an asset. Counting of an
+# asset's queued events stops at `bound`. If the DAG has no `events_per_run`, the query does not count, and `queued` is
+# 1.
 #
 # A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events. Other forms are slower:
 # - With EXISTS instead, PostgreSQL would join with the whole queue.
@@ -127,9 +128,10 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # SINCE is the logical date of the last timed run. The timetable returns no interval that ended before SINCE, so
-    # `made` needs only later intervals. EARLIEST is SINCE, or SOON if SINCE is later than SOON. The runs that `made`
-    # needs have a `run_after` later than EARLIEST, so the index on `run_after` skips all other runs.
+    # SINCE is the logical date of the run in `last_automated`. The timetable returns no interval that ended before
+    # SINCE, so `covered_intervals` needs only later intervals. EARLIEST is SINCE or SOON, whichever is earlier. All
+    # runs that `covered_intervals` needs have a `run_after` later than EARLIEST, so the index on `run_after` skips the
+    # other runs.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
@@ -198,9 +200,9 @@ class DagRow(NamedTuple):
     covered_intervals: tuple[tuple[datetime, datetime], ...]
     """Data intervals for which the timetable must not create a second run.
 
-    Each interval already has a run: a backfill's run, or an event-driven run. If the clock was set back after the
-    event-driven run was created, the run may lie in the future, and then `last_automated` does not show it. Intervals
-    before the last timed run's interval are left out.
+    Each of these intervals already has a backfill's run or an event-driven run. `last_automated` may not show the
+    event-driven run: it ignores runs in the future, and a run lies in the future if the clock was set back after its
+    creation. Intervals before the last timed run's interval are left out.
     """
     last_run: tuple[str, str] | None
     """The id and state of the newest run outside backfills, or None if there is none or `depends_on_past` is false."""
@@ -217,7 +219,7 @@ class DagRow(NamedTuple):
 
     @property
     def is_partitioned(self) -> bool:
-        """True if the DAG is scheduled by partition keys. No other kind of schedule has JSON that begins like this."""
+        """True if the DAG is scheduled by partition keys. The JSON of a schedule begins with the schedule's kind."""
         return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property

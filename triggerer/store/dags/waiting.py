@@ -30,7 +30,7 @@ Counts = Mapping[tuple[int, str, str], int]
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
 """SQLite's and PostgreSQL's text after the table name `dag_partition_event`. SQLite needs the name of the index."""
 
-# The query jumps from one asset to the next in the queue's index, with one look-up for each asset. It does not read the
+# `_QUEUED` jumps from one asset to the next in the queue's index, with one look-up for each asset. It does not read the
 # DAG's condition, so it also finds events of assets that the condition no longer names.
 _QUEUED: Final = Statement(
     """
@@ -57,7 +57,8 @@ _FIRST_SHARES: Final = """FROM (
             SELECT p.asset_event_id FROM dag_partition_event p {SHARES_HINT}
             WHERE p.dag_id = d.dag_id AND p.run_pk IS NULL
             ORDER BY p.partition_key, p.asset_id, p.asset_event_id LIMIT {limit}) AS s"""
-# From each of the two tables, the query counts only the first rows in the order of an index.
+# `_WAITING` counts rows of `queued_asset_event` and of `dag_partition_event`. It reads only the first rows of each
+# table, in the order of an index.
 _WAITING: Final = Statement(
     f"""
 SELECT d.dag_id,
@@ -83,7 +84,7 @@ GROUP BY a.id, a.name, a.uri
 """,
     HINT=_SHARES_HINT,
 )
-# From each of the two tables, the query takes at most `limit` rows in the order of an index, and reads no others.
+# `_SOME` takes at most `limit` rows of each of the two tables, in the order of an index, and reads no others.
 _SOME: Final = Statement(
     """
 SELECT w.id, w.asset_id, a.name, a.uri, e.partition_key, e.timestamp
@@ -109,8 +110,8 @@ ORDER BY w.id LIMIT {limit}
                     WHERE o.id = w.id LIMIT 1) AS e""",
     ),
 )
-# The subquery costs one look-up for each row. With a join instead, PostgreSQL might read every event that the DAG's
-# runs ever took.
+# `_USED` has a subquery that costs one look-up for each share in question. With a join instead, PostgreSQL might read
+# every share that the DAG's runs ever took.
 _USED: Final = Statement(
     """
 SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r

@@ -1,6 +1,6 @@
 """The clock for a SQLite database, and for events that triggers submit.
 
-It is the host's clock, or a fake clock in tests. With PostgreSQL, it is only for the submitted events. Leases and most
+It is the host's clock, or a fake clock in tests. With PostgreSQL, it is only for the submitted events: leases and most
 other instants come from the clock of the database server, see `database_now`. The steps that claim, begin and end runs
 read their host's clock directly.
 """

@@ -29,7 +29,8 @@ SQLITE_WRITER_PRAGMAS: Final = (
     # The broker advances after a commit, so the commit must survive a power cut.
     "synchronous=FULL",
     "foreign_keys=ON",
-    # 2,000 pages, 16 MiB. A checkpoint also calls fsync for the database's file, so it should be rare under load.
+    # Checkpoint after 2,000 pages (16 MiB). A checkpoint also calls fsync for the database's file, so it should be
+    # rare under load.
     "wal_autocheckpoint=2000",
     "journal_size_limit=67108864",
     "cache_size=-16384",
@@ -42,8 +43,8 @@ def _dump(value: Any) -> str:
     return dump_json(value, "a value").decode()
 
 
-# The statements that bypass SQLAlchemy (`triggerer.store.database.statement`) use the same JSON functions, so that
-# equal values are stored as equal texts.
+# SQLAlchemy must use the JSON functions of the statements that bypass it (`triggerer.store.database.statement`), so
+# that equal values are stored as equal texts.
 _JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 
@@ -89,9 +90,9 @@ def _sqlite_engine(
         connect_args={"async_creator_fn": connect},
         **_JSON,
     )
-    # `do_terminate` ends a connection after a cancellation. SQLAlchemy's version waits for the connection's thread in a
-    # new task, and a second cancellation would leave the task behind. `_stop` only asks the thread to end, and
-    # `SqliteConnections` waits for the thread.
+    # SQLAlchemy calls `do_terminate` to end a connection after a cancellation. Its own version waits for the
+    # connection's thread in a new task, and a second cancellation would leave the task behind. So replace it by
+    # `_stop`, which only asks the thread to end. `SqliteConnections` waits for the thread.
     engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
 
     @event.listens_for(engine.sync_engine, "begin")
@@ -113,8 +114,8 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
 
     @event.listens_for(engine.sync_engine, "checkout")
     def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
-        # This replaces SQLAlchemy's `pool_pre_ping`, which needs a round trip before each transaction. When a server
-        # restarts, it closes its sockets, and asyncpg notices that at once.
+        # This check replaces SQLAlchemy's `pool_pre_ping`, which needs a round trip before each transaction. When a
+        # server restarts, it closes its sockets, and asyncpg notices that at once.
         if connection.driver_connection.is_closed():
             raise DisconnectionError("the server closed the connection")
         if not primary.is_current(connection.driver_connection):
@@ -132,7 +133,7 @@ def postgres_autocommit_engine(primary: Primary) -> AsyncEngine:
 def _postgres_engine(
     primary: Primary, opens: Callable[[], Awaitable[Any]], **options: Any
 ) -> AsyncEngine:
-    # Here SQLAlchemy caches prepared statements in place of asyncpg, so the size is given to SQLAlchemy's own option.
+    # SQLAlchemy caches prepared statements here, and asyncpg does not. So pass the size of the cache to SQLAlchemy.
     size = primary.statement_cache_size
     cache = {} if size is None else {"prepared_statement_cache_size": size}
 

@@ -1,8 +1,9 @@
 """Conditions that select rows by a list of ids, with statements that stay fast if PostgreSQL's statistics are wrong.
 
 If a table was empty when PostgreSQL analyzed it, the planner expects one row in it until the next analysis, however
-many rows were inserted since then. For a join of two such tables, it chooses a plan that compares each row of one table
-with each row of the other. If the query has a list of ids, and the planner knows its length, it chooses a hash join.
+many rows were inserted since then. For a join of two such tables, the planner chooses a plan that compares each row of
+one table with each row of the other. But if the query has a list of ids whose length the planner knows, the planner
+chooses a hash join.
 """
 
 from __future__ import annotations

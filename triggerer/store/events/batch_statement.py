@@ -83,9 +83,9 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Each row has an index into arrays of shared fields, such as the asset id. Reading an array element takes constant
-# time, because the elements have equal sizes. With a join, the server might compare each row with each set of shared
-# fields.
+# Many rows have equal fields, such as the asset id. Each such field is sent as an array, and a row has an index
+# (`shared`) into these arrays. Reading an array element takes constant time, because the elements have equal sizes.
+# With a join, the server might compare each row with each set of shared fields.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
@@ -127,6 +127,7 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-# Two statements, because most batches have no partition keys, and sending an array of nulls would cost time.
+# A batch without partition keys has a statement of its own. Most batches are of this kind, and sending an array of
+# nulls as their keys would cost time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
 """The statements for batches without partition keys (False) and with partition keys (True)."""

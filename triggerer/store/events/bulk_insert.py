@@ -3,9 +3,9 @@
 Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py):
 
 - On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`.
-  The INSERT with VALUES is 1.5 times as fast as a separate INSERT for each row. While the event loop is busy, it is
-  four times as fast, because each statement releases Python's global lock, and then waits up to half a millisecond to
-  get the lock back. Statements with 1,000 rows save another seventh of the time to store a message.
+  The INSERT with VALUES is 1.5 times as fast as a separate INSERT for each row. It is four times as fast while the
+  event loop is busy. Then each statement releases Python's global lock, and waits up to half a millisecond to get the
+  lock back. Statements with 1,000 rows save another seventh of the time to store a message.
 - On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `batch_statement`, which inserts the
   events of triggers, sends JSON texts instead. JSON texts cost the driver a third of the time that arrays cost.
 """
@@ -57,8 +57,8 @@ _COLUMNS: Final = ", ".join(EventRow._fields)
 # The numbers of rows that an INSERT may have. Versions of SQLite before 3.32 allow only 999 parameters, so there the
 # largest INSERT has fewer than 1,000 rows.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
-# Reads the highest id before the insert. SQLite has one writer at a time, so all rows with higher ids are new rows of
-# this step.
+# `_SQLITE_HIGHEST` reads the highest id before the insert. SQLite has one writer at a time, so all rows with higher ids
+# are new rows of this step.
 _SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
@@ -76,7 +76,8 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# Queues a single event. A DAG and an asset have at most one row in `dag_schedule_asset`, so no entry is inserted twice.
+# `_SQLITE_QUEUE_ONE` queues a single event. A DAG and an asset have at most one row in `dag_schedule_asset`, so no
+# entry is inserted twice.
 _SQLITE_QUEUE_ONE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "
@@ -85,9 +86,9 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# PostgreSQL computes the new ids after ORDER BY, so they follow the order of the rows. A timestamp after the server's
-# time is replaced by the server's time. A run that takes events is created at an instant of the same clock. So no run
-# is older than one of its events, even if hosts' clocks differ.
+# PostgreSQL computes the new ids after ORDER BY, so the ids follow the order of the rows. `POSTGRES_TIMESTAMP` replaces
+# a timestamp after the server's time by the server's time. The instant of a run that takes events comes from the
+# server's clock, too. So no run is older than one of its events, even if hosts' clocks differ.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})

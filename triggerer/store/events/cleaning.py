@@ -65,8 +65,8 @@ _DELETE: Final = Statement(
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
-# The range of ids makes the planner use the index on event ids. Without the range it would choose the index of events
-# that runs have taken, and read that index from the start.
+# `_DELETE_DIVIDED` has a range of ids, which makes the planner use the index on event ids. Without the range, the
+# planner would choose the index of events that runs have taken, and read that index from the start.
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event
@@ -80,7 +80,7 @@ WHERE asset_event_id >= {first} AND asset_event_id <= {last} AND asset_event_id 
 
 @dataclass(frozen=True, slots=True)
 class OldEvent:
-    """An event from before the instant `before` of `read_window`."""
+    """An event from before the instant `before`. This and the other instants below are arguments of `read_window`."""
 
     id: int
     watcher_id: int

@@ -48,8 +48,9 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
     try:
         encoded = dump_json(document, "a payload", default=_plain)
     except RowRefused:
-        # Try again, and allow keys that are no strings. The first try has no such option, because it makes encoding
-        # slower, and no name for the payload, because almost no payload is refused.
+        # Try again, and allow keys that are no strings. The first try does not allow them, because the option makes
+        # encoding slower. Only the second try gives the payload a name for the error, because almost all payloads
+        # are encoded at the first try.
         name = what or f"a payload of type {type(payload).__name__}"
         encoded = dump_json(document, name, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     if len(encoded) > max_bytes:

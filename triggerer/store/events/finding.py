@@ -23,8 +23,8 @@ async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
 
     If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too.
 
-    The idempotency key of a Kafka message contains the id of its topic, not the name. The id that belongs to the name
-    is read from the newest event of each asset with a watcher of the topic. So if the topic was deleted and created
+    The idempotency key of a Kafka message contains the id of its topic, not the name. So the topic's present id is
+    first read from the newest event of each asset that has a watcher of the topic. If the topic was deleted and created
     again, messages of the earlier topic are not found.
     """
     keys = {text}

@@ -33,7 +33,7 @@ from triggerer.store.schema.models import (
 )
 
 _ENTRIES: Final = (
-    # This table has an event only once for a DAG, so the entries can be sorted without a partition key.
+    # `QueuedAssetEvent` has an event only once for a DAG, so its entries can be sorted without a partition key.
     (QueuedAssetEvent, literal_column("''", Text)),
     (DagPartitionEvent, DagPartitionEvent.partition_key),
 )
@@ -142,9 +142,10 @@ async def empty_queues(
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
-    # Lock in the order of the ids, so that two such transactions cannot deadlock. The update changes no value, but it
-    # gives the row another version. If a scheduler that plans for the DAG has locked the row, this transaction waits
-    # for it. Otherwise the scheduler finds the new version when it writes, and plans again.
+    # Lock the DAGs' rows in the order of the ids, so that two such transactions cannot deadlock. If a scheduler that
+    # plans for a DAG has locked the row, this transaction waits for the scheduler. A scheduler that plans without a
+    # lock compares the row's version when it writes. So the UPDATE gives each row a new version, though it changes no
+    # value. The scheduler then plans again.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))

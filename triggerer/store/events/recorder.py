@@ -123,8 +123,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Encode an event's payload and add the event to the next transaction; see `EventSink`."""
         if key is None:
-            # The message has no identity, so its redelivery is stored as another event. This random key only lets the
-            # store recognise the event if the write is tried again.
+            # The message has no identity, so its redelivery is stored as another event. The random key serves only a
+            # second try of the write: by this key the store recognises the event.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
@@ -213,9 +213,9 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The refused row may be a stream state, or an event that a stream's state counts as read. A state that
-            # counts a refused event as read must not be stored, but the error does not say which row was refused. So
-            # report all states of the group as failed, and write the events without them.
+            # The state of a stream counts some events of the group as read. If one of these events is refused, the
+            # state must not be stored. But the error does not say which row was refused: an event, and which one, or a
+            # state. So report all states of the group as failed, and write the events without them.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()

@@ -57,9 +57,9 @@ class Trace:
     runs: list[TracedRun]
     """The newest runs that took the event, at most 20."""
     waiting: list[WaitingDag]
-    """First at most 20 DAGs whose queues have the undivided event, then at most 20 partition keys of DAGs.
+    """First at most 20 DAGs that have the event in their queue, then at most 20 partition keys of DAGs.
 
-    An item for a partition key shows that a share of the event waits for the run of the key.
+    The event has left the queue of a DAG with such keys: a share of the event waits for the run of each key.
     """
     has_more_runs: bool
 

@@ -22,8 +22,9 @@ _FIND: Final = Statement(
     IN_NAMES=in_list("names", "text"),
     IN_URIS=in_list("uris", "text"),
 )
-# The rows are sorted, so that two transactions that create the same assets cannot deadlock. ON CONFLICT is needed,
-# because another transaction may create an asset at this moment. `alias_attachment` says why "WHERE true" is needed.
+# `_CREATE` inserts sorted rows, so that two transactions that create the same assets cannot deadlock. ON CONFLICT is
+# needed, because another transaction may create an asset at this moment. `alias_attachment` says why "WHERE true" is
+# needed.
 _CREATE: Final = Statement(
     """
 INSERT INTO asset (name, uri, "group", extra, created_at)

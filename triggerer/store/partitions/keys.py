@@ -313,10 +313,10 @@ def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[li
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """In the parts of these keys, replace each time of a first event (`first_at`) that is later than `after` by `at`.
+    """Set the time of the first event (`first_at`) to `at`, in the parts of these keys where it is later than `after`.
 
-    `after` is in the future, so a later time was stored before the clock was set back. The deadlines of a part count
-    from the time of its first event.
+    `after` is in the future, so a later `first_at` was stored before the clock was set back. The deadlines of a part
+    count from its `first_at`.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 

@@ -82,7 +82,7 @@ class NeededRuns:
     """The logical date of the run from which the timetable continues, see `pks`. None: there is no such run.
 
     Runs of the types `scheduled` and `asset_triggered` must stay too, if their logical date or the end of their data
-    interval is later."""
+    interval is later than `since`."""
 
     def includes(self, run: OldRun) -> bool:
         """True if the run is needed."""
@@ -216,9 +216,9 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs that must stay, because each of them took an event that still waits in the run's DAG.
+    """Return the runs that must stay, because an event that they took for their partition key still waits in the DAG.
 
-    Such an event waits for a run of another partition key, or to be divided among keys again. A division may give the
+    The event waits for a run of another partition key, or to be divided among keys again. A division may give the
     event to the run's key a second time. Only the run's row in `dag_partition_event` shows that the key already had the
     event. An event that no longer waits is never divided again.
     """

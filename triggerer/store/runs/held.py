@@ -36,12 +36,14 @@ _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
 """How long an executor waits before it releases a held run whose file it could not load itself.
 
-Another executor releases and claims the run earlier, because executors sweep at shorter intervals.
+In this time another executor, whose machine may be able to load the file, can release and claim the run: executors
+sweep at shorter intervals.
 """
 
-# The query reads only the next claimable runs. The index of these runs has no held runs, so later claims do not read a
-# held run again. On PostgreSQL the query locks the file's row, which the DAG processor writes before it releases runs.
-# So one of the two transactions waits for the other, and `_HOLD` never holds a run whose file was repaired.
+# `_BROKEN` finds the runs to hold. It reads only the next claimable runs. The index of claimable runs has no held runs,
+# so it never reads a held run again. On PostgreSQL the query locks the file's row, which the DAG processor writes
+# before it releases runs. So one of the two transactions waits for the other, and `_HOLD` never holds a run whose file
+# was repaired.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}

@@ -42,7 +42,7 @@ async def _rename_assets(
     """Rename assets: a new asset gets the row of an asset that is no longer defined and has the same name or URI.
 
     The renamed row keeps its watchers, queued events and schedules. Events keep the name and URI under which they were
-    recorded. If one new asset has the old asset's name, and another new asset has the old asset's URI, the new asset
+    recorded. There may be two such new assets, one with the old asset's name, and one with its URI. Then the new asset
     whose name sorts first gets the row.
 
     Names and URIs are unique. If a row's new name or URI still belongs to another asset that is no longer defined, that

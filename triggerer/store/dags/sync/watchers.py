@@ -37,7 +37,7 @@ async def sync_watchers(
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         assets: The ids of all assets.
-        changed: Gets the digests of all streams that changed, and a new value of `is_restoring`.
+        changed: The digests of the changed streams are added to it, and its `is_restoring` is set.
         reading: Whether files are still to be read.
     """
 
@@ -121,7 +121,7 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
 
 
 async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return the readable keys that differ from the stored keys, by stream digest.
+    """Return the readable stream keys that differ from the stored readable keys, by the digest of the stream key.
 
     After an update of the plugin or of the service, the text of a key may change while its digest stays.
     """

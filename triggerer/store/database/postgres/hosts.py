@@ -24,8 +24,8 @@ _AUTHORITY: Final = re.compile(
     r"(?P<before>^[a-z+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>(?:[/?#].*)?$)"
 )
 _HOST: Final = re.compile(r"(?P<host>\[[^\]]+\]|/.*|[^:]*)(?::(?P<port>\d+))?$")
-# asyncpg takes these options only in a URL of its own (`dsn`), not as arguments. Some options name files, and asyncpg
-# reads the files again for each connection.
+# asyncpg takes these options of TLS only in a URL of its own (`dsn`), not as arguments. Some of them name files, and
+# asyncpg reads the files again for each connection.
 _OF_TLS: Final = frozenset(
     {
         "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert",

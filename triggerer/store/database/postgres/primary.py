@@ -43,7 +43,8 @@ SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
 FROM pg_control_system()
 """
-# Raised if the user has no right to call these functions, or if a server with PostgreSQL's protocol lacks them.
+# `_HISTORY` fails with these errors if the user has no right to call its functions, or if a server with PostgreSQL's
+# protocol lacks the functions.
 _UNKNOWN_HISTORY: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.FeatureNotSupportedError,

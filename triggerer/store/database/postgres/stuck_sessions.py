@@ -49,7 +49,8 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# Raised if the user has no right to read these views, or if a server with PostgreSQL's protocol lacks them.
+# The query fails with these errors if the user has no right to read its views, or if a server with PostgreSQL's
+# protocol lacks the views.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 

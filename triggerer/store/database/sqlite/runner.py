@@ -72,7 +72,8 @@ class SqliteRunner(ScriptRunner):
                     lambda sqlite: self._transact(sqlite, script, announced),
                     seconds=seconds,
                 )
-            # Checked here and not in the thread, because the thread would have to wait again for Python's global lock.
+            # Check the file here and not in the thread, because the thread would have to wait again for Python's global
+            # lock.
             self._file.check_committed()
             return result
         except StillUnderWay as error:

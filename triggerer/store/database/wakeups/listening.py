@@ -34,7 +34,7 @@ _CHECKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
 # Turns off `idle_session_timeout` for the listening connection, which is idle on purpose. Operators use this setting to
-# close forgotten connections. PostgreSQL before 14 does not have it, and the query then does nothing.
+# close forgotten connections. On PostgreSQL before 14, which lacks the setting, this query does nothing.
 _ALLOW_IDLE: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 )

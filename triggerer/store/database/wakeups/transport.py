@@ -79,8 +79,8 @@ class AnnouncementTransport:
             return
         payload = self.encode(announced).encode()
         with datagram_socket() as sender, short_path(self.socket_path) as address:
-            # Shielded, because the commit is done. If a cancellation were raised here, the caller would believe that
-            # the transaction was rolled back.
+            # Shield the sending, because the commit is done. If a cancellation were raised here, the caller would
+            # believe that the transaction was rolled back.
             with anyio.move_on_after(_SEND_TIMEOUT_S, shield=True) as scope:
                 while True:
                     try:

@@ -155,15 +155,16 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# For SQLite the statement names the index. SQLite's planner ignores the LIMIT, and would otherwise choose to read all
-# runs that ever existed. On PostgreSQL the chosen ids form an array, so that the inner query is executed only once.
+# `_PICKED` chooses the runs to claim. On SQLite it names the index: SQLite's planner ignores the LIMIT, and would
+# choose to read all runs that ever existed if no index were named. On PostgreSQL the chosen ids form an array, so that
+# `_PICKED` is executed only once for a claim.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
 ORDER BY r.priority DESC, r.id
 LIMIT {{limit}} {{LOCK}}"""
-# `former` has the open launches of earlier attempts. A run's first claim does not search for them, because there are
-# none.
+# The column `former` of `_CLAIMED` has the open launches of a run's earlier attempts. The first claim of a run does not
+# search for launches, because there are no earlier attempts.
 _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1, epoch = epoch + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END,

@@ -101,8 +101,8 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
     The attempt of `order` does not count towards `MAX_ATTEMPTS`, and its row is deleted. The hold lasts for half of the
     time for which the earlier attempt has been unknown: at least 5 and at most 60 seconds.
 
-    The step returns one row. If no launch is open, the run is not held, and may be claimed at once. If another attempt
-    has the run, or if the run must be cancelled, the step changes nothing and returns no row.
+    If another attempt has the run, or if the run must be cancelled, the step changes nothing and returns no row. In all
+    other cases it returns one row. If no launch is open, the run is queued but not held, and may be claimed at once.
     """
     now = datetime.now(UTC)
     since = min((one.unknown_since for one in order.former if one.unknown_since), default=now)
@@ -223,8 +223,8 @@ _LAUNCHES: Final = parameter_rows(
     seen_at="timestamptz",
     ended_at="timestamptz",
 )
-# The statement inserts only if the executor still has the run. PostgreSQL locks the run's row, so that no other
-# executor claims the run between check and insert.
+# `_SAVE_LAUNCHES` inserts a launch only if the executor still has the run. On PostgreSQL it locks the run's row, so
+# that no other executor claims the run between check and insert.
 _SAVE_LAUNCHES: Final = Statement(
     """
 INSERT INTO run_launch (run_pk, tag, epoch, task_id, launcher, place, external_id, link, state, reason, seen_at,

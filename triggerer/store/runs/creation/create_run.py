@@ -93,8 +93,9 @@ async def create_manual_run(
 
     Args:
         params: Parameters that replace the DAG's parameters of the same names.
-        partition_key: If the DAG's timetable produces keys, the run covers the data interval that belongs to the key.
-            None: if the timetable produces keys, the run gets the key of its data interval.
+        partition_key: The run's partition key. If the DAG's timetable produces keys, the run covers the data interval
+            that belongs to this key. None: the run has the key of its data interval if the timetable produces keys, and
+            otherwise no key.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: The DAG is gone from its file, or its timetable never produces this key.

@@ -88,7 +88,8 @@ class CreateRun:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
-        # SQLite has one writer at a time, so every event in the queue is older than the present instant.
+        # A run must not be older than one of its events. On SQLite the present instant is late enough: there is one
+        # writer at a time, so every event in the queue is older.
         run_after = self.run_after or now()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
@@ -173,9 +174,9 @@ _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# The inner query returns one value: the highest id to take. So the database runs the inner query only once. If the
-# inner query returned a list of ids, a planner that misjudges sizes could run it for each row. PostgreSQL's statement
-# below has such an inner query, too.
+# The inner query of `_SQLITE_TAKE_OLDEST` returns one value: the highest id to take. So the database runs the inner
+# query only once. If it returned a list of ids, a planner that misjudges sizes could run it for each row. PostgreSQL's
+# statement `_POSTGRES_TAKE_OLDEST` has such an inner query, too.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
@@ -223,8 +224,8 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# If another transaction is changing the DAG's row, this UPDATE waits for its end. Then it compares `xmin` with the
-# row's committed version.
+# If another transaction is changing the DAG's row, this UPDATE waits for the end of that transaction. A condition on
+# `xmin` is then checked on the row's committed version.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

@@ -133,7 +133,7 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
         yield dag.dag_id, asset_id, each, each * len(taking)
 
 
-# The rows of the DAGs are locked in order, and rows that another transaction has locked are skipped. So two of these
+# The statement locks the rows of the DAGs in order, and skips rows that another transaction has locked. So two such
 # statements never wait for each other. A row that has changed since it was read has another `xmin`. PostgreSQL compares
 # `xmin` on the row's last version. If `xmin` is equal, no other scheduler has planned for the DAG since the row was
 # read.
@@ -182,9 +182,10 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# The update gets the places (`ctid`) of the queue's rows from lateral queries, one for each DAG. With a plain join, a
-# planner that assumes an empty queue would read the waiting events of all DAGs. Without `coalesce`, the planner would
-# use the partial index of waiting events for the update, and read it from the start.
+# `_TAKE` assigns waiting events to the new runs. It gets the places (`ctid`) of the queue's rows from the lateral
+# queries in `_ALL` or `_OLDEST`. With a plain join, a planner that assumes an empty queue would read the waiting events
+# of all DAGs. Without `coalesce`, the planner would use the partial index of waiting events for the update, and read it
+# from the start.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1
