@@ -3,7 +3,7 @@
 Run with `python -m tests.benchmarks.beside_pages`.
 
 One service runs on SQLite by default, and gets messages at a steady rate. The measurement is cut into equal segments of
-time. In every second segment, the service also serves five open pages, which listen for changes, and 50 requests a
+time. In half of them, the service also serves five open pages, which listen for changes, and 50 requests a
 second for the lists of a page. The clients run with the lowest
 priority, because a user's browser runs on another machine.
 
