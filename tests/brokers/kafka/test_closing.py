@@ -169,8 +169,9 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
             await is_time.wait()
     assert cut_off == []
     assert _connections(kafka_server) == 0
-    # The first member may have advanced some messages. The next member must get the others in 10 s. If the first member
-    # had not left the group, the next member would wait until the first member's session of 40 s expires.
+    # The first member may have committed the offsets of some messages. The next member must get the others in 10 s. If
+    # the first member had not left the group, the next member would wait until the first member's session of 40 s
+    # expires.
     async with driving(producer_on(servers, topic, topic), everything) as after:
         with anyio.fail_after(10):
             await after.until(lambda: {*driver.values, *after.values} == {"a", "b", "c"})

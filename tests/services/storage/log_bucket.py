@@ -1,4 +1,4 @@
-"""A bucket of moto's S3. The SDK finds the bucket by environment variables, as in a real service."""
+"""A bucket in moto's S3. Environment variables tell Amazon's SDK the address of moto, and credentials."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ from triggerer.observability import logging_setup, redaction
 from triggerer.observability.logging_setup import set_up_logging
 from triggerer.observability.redaction import redact, redact_text, remember_secret
 
-# The texts of the tests contain no `S3CR`, with which each secret begins. So a secret in a result was not hidden.
+# Each secret begins with `S3CR`, and no other text of the tests contains `S3CR`. So if a result contains it, a secret
+# was not hidden.
 SECRETS = st.text(string.ascii_letters + string.digits + "-._~", min_size=8, max_size=40).map(
     lambda text: f"S3CR{text}"
 )

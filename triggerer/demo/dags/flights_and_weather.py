@@ -5,8 +5,8 @@ of its hour may come in different batches, in either order. Each run therefore a
 
     new flights ⋈ all weather so far, and earlier flights ⋈ new weather
 
-Runs of this DAG are sequential (`max_active_runs=1`). `output` writes once, however often a run is
-attempted, so an interrupted run duplicates nothing.
+Runs of this DAG are sequential (`max_active_runs=1`). The task writes with `output`, which writes
+once, however often a run is attempted. So an interrupted run duplicates nothing.
 """
 
 import time

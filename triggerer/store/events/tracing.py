@@ -59,7 +59,8 @@ class Trace:
     waiting: list[WaitingDag]
     """First at most 20 DAGs that have the event in their queue, then at most 20 partition keys of DAGs.
 
-    The event has left the queue of a DAG with such keys: a share of the event waits for the run of each key.
+    A DAG that is scheduled by partition keys has one entry for each key of the event, and no entry in its queue. Each
+    of these entries waits for the run of its key.
     """
     has_more_runs: bool
 

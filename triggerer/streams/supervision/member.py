@@ -325,7 +325,8 @@ class Member:
             self._restarted = anyio.Event()
             self.record_failure(error)
             return
-        # The filter returned, and will be started again. Until then broadcasts count as failed, so that none is lost.
+        # The filter returned. If it will be started again, messages that are broadcast until then count as failed. So
+        # the broker redelivers them, and none is lost.
         if not group.is_ending:
             group.subscribers.leave(subscriber, comes_back=self._context.restarts)
             if self._context.restarts:

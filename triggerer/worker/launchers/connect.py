@@ -1,7 +1,7 @@
 """Sessions on a Spark Connect server. The server works for a dead client until the client's session is released.
 
-A session's id is computed from its tag, so another process can open the session of a dead client, and release it. The
-server refuses a released id for ever. So a former client that is still alive cannot start further work.
+A session's id is computed from the run and its attempt. So another process can open the session of a dead client, and
+release it. The server refuses a released id for ever. So a former client that is still alive cannot start further work.
 
 Source: tried with PySpark 4.1 and 4.3, see tests/worker/spark/test_connect_fence.py.
 """

@@ -29,7 +29,7 @@ def axis(start: datetime, days: int, column: timedelta) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class AssetPicture:
-    """A picture: below the axis, the first row has the events by the names of their assets. Each further row has a run.
+    """A picture. In the first row below the axis, each event is shown as its asset's name. Each further row has a run.
 
     The row of a run that uses events has their names, and `^` at its creation. The row of a run without events has
     its data interval, and `^`.

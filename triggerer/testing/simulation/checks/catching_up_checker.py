@@ -222,8 +222,8 @@ class CatchingUpChecker:
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # This is no violation: the filter got this message before the earlier message failed and was stored.
-                # The store has merely written this event late.
+                # This is no violation: the filter got the message of `key` before the earlier message failed and was
+                # stored for the watcher. Only the event's row was written late.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
