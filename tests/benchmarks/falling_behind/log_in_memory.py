@@ -178,7 +178,7 @@ def spec(number: int, *, one_in: int, behind_from: int | None = None) -> Trigger
 class Store:
     """Takes events and positions from the runtime, and stores none of the events.
 
-    What the runtime submits in one turn of the event loop is reported as durable in the next turn.
+    If the runtime submits an event in one turn of the event loop, the store reports it as durable in the next turn.
 
     Args:
         on_stored: Gets the watcher and the payload of each event once it is durable.

@@ -1,4 +1,4 @@
-"""Watchers on a log in memory, and a store in memory, for tests in which a watcher falls behind and others do not."""
+"""Watchers on a log in memory, and a store in memory. The tests let one of the watchers fall behind."""
 
 from __future__ import annotations
 

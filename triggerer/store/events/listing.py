@@ -60,7 +60,7 @@ async def list_asset_events(
     if after is not None:
         wanted.append(AssetEvent.id < after)
     if state in ("consumed", "unused"):
-        ids = await _ids_in_state(session, wanted, limit, are_consumed=state == "consumed")
+        ids = await _ids_in_state(session, wanted, limit, after, are_consumed=state == "consumed")
         return (await list_events_by_id(session, ids[::-1]))[::-1]
     query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
     return [_view(*row) for row in await session.execute(limited(query, limit))]
@@ -162,6 +162,7 @@ async def _ids_in_state(
     session: AsyncSession,
     wanted: Sequence[ColumnElement[bool]],
     limit: int,
+    after: int | None = None,
     *,
     are_consumed: bool,
 ) -> list[int]:
@@ -172,10 +173,12 @@ async def _ids_in_state(
 
     Args:
         wanted: The other conditions for the events.
+        after: Only lower ids than this. None: all ids.
         are_consumed: True for `consumed`, False for `unused` events.
     """
     found: list[int] = []
-    upper = await session.scalar(select(func.max(AssetEvent.id)).where(*wanted)) or 0
+    newest = await session.scalar(select(func.max(AssetEvent.id))) or 0
+    upper = newest if after is None else min(newest, after - 1)
     width = 1_000
     await plan_with_values(session)
     while not limit or len(found) < limit:

@@ -34,7 +34,7 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes in which an operator replays parked messages for the trigger's watchers.
+    """The lanes with parked messages of the trigger's watchers, if an operator replays these messages.
 
     An instance that begins to host the trigger needs all lanes that have stored messages for the watchers. In this case
     the caller of `load_triggers` replaces this field.

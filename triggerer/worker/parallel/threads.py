@@ -16,8 +16,8 @@ from triggerer.worker.failures import TaskTimeout
 logger = logging.getLogger("triggerer.run")
 
 _TURNS: Final = 1_000
-"""The number of turns of an empty loop in which a thread receives the exceptions of `raise_in`. Python looks for such
-exceptions in each turn, so the number is ample."""
+"""A thread runs an empty loop this many times, to receive the exceptions of `raise_in`. Python looks for such
+exceptions in each turn of the loop, so the number is ample."""
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
 """The id of the task that this thread executes, if the run executes tasks side by side; None in every other thread."""
 
