@@ -120,13 +120,22 @@ async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
 
 
 async def test_a_service_that_is_restarted_ends_no_stream() -> None:
-    with open_elasticmq(durable=True) as server:
+    """The proxy refuses the stream until ElasticMQ has restored its queue.
+
+    For a moment after its start, ElasticMQ answers that the queue does not exist. SQS never does so, and this answer
+    ends a stream.
+    """
+    with open_elasticmq(durable=True) as server, open_tcp_proxy(server.port) as proxy:
         url = server.create_queue("restarted", visibility_s=2)
-        async with driving(producer_on(server, url)) as driver:
+        producer = producer_on(server, url, endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        async with driving(producer) as driver:
             await asyncio.to_thread(server.send, url, [f"a{number}" for number in range(20)])
             await driver.advanced_count(20)
+            # The stream's open poll fails because the server stops, not because of the proxy.
             await asyncio.to_thread(server.stop)
+            proxy.refuse()
             await asyncio.to_thread(server.start)
+            proxy.heal()
             await asyncio.to_thread(server.send, url, [f"b{number}" for number in range(20)])
             await driver.until(lambda: len(set(driver.values)) == 40, "it goes on")
             await eventually(lambda: server.count(url) == 0, "all are deleted")
