@@ -359,14 +359,13 @@ class SharedStreamProducer(ABC):
     def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
         """Yield a lane's `(event, broker_payload)` pairs from a position on, while `open_stream` continues.
 
-        An async generator without an end. It begins with the message at `position`, or with the first message after
-        `position`. If `position` belongs to a predecessor of the lane, the generator writes that to the service's log,
-        and begins with the lane's first message. If the source has deleted messages from `position` on, the generator
-        writes their number to the service's log. The messages and keys must equal those of `open_stream`. The reading
-        must not commit any position.
+        An async generator without an end. It begins with the message at `position`. If the source has deleted this
+        message, the generator begins with the oldest later message, and logs how many messages are missing. If
+        `position` belongs to a predecessor of the lane, the generator logs that, and begins with the lane's first
+        message. The messages and keys must equal those of `open_stream`. The generator must not commit any position.
 
-        Several readings may be open at once, even of one lane, and before `open_stream` is iterated. Raising ends only
-        this reading. `lane` may come from the store, as JSON with tuples in place of lists.
+        Several generators may be open at once, even for one lane, and before `open_stream` is iterated. If one raises,
+        only that one ends. A `lane` that was stored as JSON comes back with tuples in place of lists.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 

@@ -200,9 +200,9 @@ class Play:
         await self.compare()
 
     async def move(self, by: timedelta) -> None:
-        """Add `by` to all stored instants, as if the database's clock had been set by `-by`.
+        """Move the instants in the tables by `by`. To the scheduler, the database's clock then seems to be set back by `by`.
 
-        A test cannot set the database's clock.
+        A test cannot set the clock of PostgreSQL.
         """
         async with self.database.transaction() as session:
             for model, names in _INSTANTS.items():

@@ -53,7 +53,7 @@ def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:
         how = signal_name(-code) if code < 0 else f"exit code {code}"
         raise PluginError(
             f"importing {file} ends its process ({how})",
-            hint="mend the file: the service does not import it as it is",
+            hint="fix the file: the service does not import it as it is",
         )
 
 

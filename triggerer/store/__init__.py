@@ -1,1 +1,1 @@
-"""All reads and writes of the database. Sessions and ORM rows stay in this package; functions return dataclasses."""
+"""All reads and writes of the database. ORM rows stay in this package: its functions return plain values."""

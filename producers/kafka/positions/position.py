@@ -17,10 +17,11 @@ _VERSION = 1
 
 
 class UsedOffsets(NamedTuple):
-    """Offsets that a log uses again after a cut, from `since` up to, but not including, `below`.
+    """Offsets that a log may use again after a cut, from `since` up to, but not including, `below`.
 
-    Lost messages at these offsets may have events already. `epoch` is the epoch of the leader that wrote the lost
-    messages. The idempotency key of a new message contains this epoch, and so differs from the lost message's key.
+    Lost messages at these offsets may have events already, stored under a key that consists of topic, partition and
+    offset. So the key of a new message at such an offset also has `epoch`, the epoch of the leader that wrote the lost
+    messages.
     """
 
     since: int

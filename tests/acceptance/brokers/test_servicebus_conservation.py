@@ -129,8 +129,8 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.soak
 @pytest.mark.timeout(500)
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """One watcher is sick. The store keeps the messages that it misses (rule 18), so none stays in its queue, and none
-    is abandoned.
+    """One watcher of each queue fails some messages. The store keeps these messages for that watcher (rule 18), so both
+    queues become empty, and no message is abandoned.
     """
     scene.trouble.touch()
     scene.instance.start()

@@ -162,9 +162,9 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # If the clock jumped past the timeout, our runtime would assume that the loop was blocked. So first move
-            # the clock exactly to the timeout. In Airflow an event is overdue only after the timeout, so then move the
-            # clock a second further.
+            # If the clock jumped past the timeout, our runtime would assume that the loop was blocked, and would extend
+            # the timeout. So first move the clock exactly to the timeout. In Airflow an event is overdue only after the
+            # timeout, so then move the clock a second further.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

@@ -14,7 +14,7 @@ from triggerer.worker.spark.sessions.classic import find_installation
 
 @dataclass(frozen=True)
 class TrainedHome:
-    """A home, and the last output lines of two processes that were started at the same time to make its archive."""
+    """A home with a class archive. Two processes were started together to make it; `made` has each one's last line."""
 
     path: Path
     made: list[str]

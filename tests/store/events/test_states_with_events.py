@@ -1,4 +1,4 @@
-"""A poll that reads no broker, but files or a URL, stores its state in one transaction with its events.
+"""A producer with `state_after` has its state stored in the same transaction as its events.
 
 The tests run on each database.
 """

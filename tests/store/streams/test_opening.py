@@ -1,4 +1,4 @@
-"""New streams wait until all files of the DAGs folder have been read. The rows of the streams say why they wait."""
+"""A new stream is not opened until all files of the DAGs folder have been read. Its watchers show this reason."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ async def test_a_wrong_answer_is_an_error_of_the_plugin_and_not_of_the_dag_file(
     assert (error.file, error.line) == (str(tmp_path / f"{module}.py"), None)
     assert error.reason == (
         f"describe_delivery() of {module}.{kind} {said}; used by watcher 'w' of asset 'a' (dag.py:3): the plugin's"
-        " author has to mend that; no DAG file is to blame"
+        " author has to fix that; no DAG file is to blame"
     )
 
 

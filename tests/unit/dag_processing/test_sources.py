@@ -104,7 +104,7 @@ async def test_wrong_sources_differ_from_silent_ones_and_neither_hide_the_rest(
         "dag.py:6: watcher 'w' of asset 'refusing': there is no queue 'q'",
         (
             f"{_file(tmp_path)}: check_source() of triggers_of_{tmp_path.name}.Broken raised KeyError: 'q';"
-            " used by watcher 'w' of asset 'broken' (dag.py:7): the plugin's author has to mend that; no DAG file is to"
+            " used by watcher 'w' of asset 'broken' (dag.py:7): the plugin's author has to fix that; no DAG file is to"
             " blame"
         ),
     ]

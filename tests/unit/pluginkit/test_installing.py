@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# Modules that the packages need and the triggers do not; None in `sys.modules` makes an import fail.
+# A program that uses a broker without the broker's client library. None in `sys.modules` makes the library's import fail.
 _WITHOUT = """
 import sys
 sys.modules["{module}"] = None

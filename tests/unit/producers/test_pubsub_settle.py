@@ -114,7 +114,7 @@ async def test_only_what_may_be_taken_later_is_sent_again() -> None:
         tasks.start_soon(ack, out, "a", "b")
         tasks.start_soon(ack, out, "c")
         tasks.start_soon(ack, out, "d")
-    # `a` and `d` are not named, and the error is one that a repeat may mend.
+    # `a` and `d` are not named, and the error may be gone at a repeat.
     assert client.requests[0] == ["a", "b", "c", "d"]
     assert client.requests[1] == ["a", "c", "d"]
 

@@ -27,15 +27,14 @@ def judge_missing(
 ) -> MissingFiles:
     """Return which missing files may come back, and which count as deleted.
 
-    Editors, `git checkout` and `rsync --delete` replace a file by deleting it and writing it again.
+    Some editors and `git checkout` replace a file by deleting it and writing it again.
 
     Args:
         missing_since: When each file went missing, as stored, by path; None: the file went missing just now.
         now: The present instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
-        gone_for: How long ago this process last saw each file, by path. While the store was unavailable, a file may
-            have come back and gone again. Then `missing_since` is too early, and the file is missing only since this
-            process last saw it.
+        gone_for: How long ago this process first missed each file, by path. While the store was unavailable, a file may
+            have come back and gone again. Then `missing_since` is too early, and `gone_for` is right.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

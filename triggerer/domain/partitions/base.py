@@ -46,9 +46,9 @@ class PartitionMapper(ABC):
         """
 
     def decode_downstream(self, downstream_key: str) -> Any:
-        """Return the value that a run's key names, such as the start of a day.
+        """Return the value that a run's key stands for, such as the start of a day.
 
-        A window derives its parts from this value.
+        A window then divides the value into parts, such as the hours of the day.
         """
         return downstream_key
 

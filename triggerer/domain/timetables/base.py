@@ -104,7 +104,9 @@ class Timetable(ABC):
         """Return the data interval of a run that somebody starts by hand at `run_after`."""
 
     def partition_key(self, interval: DataInterval) -> str | None:
-        """Return the partition key of the run for this data interval; None: no key. The run's events get the key, too.
+        """Return the partition key of the run for this data interval; None: no key.
+
+        An event that the run emits gets this key, unless the task sets another.
 
         The key must depend on the interval alone: a backfill that repeats a past run must get that run's key again.
         """

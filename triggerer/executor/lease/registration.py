@@ -48,7 +48,10 @@ class LeaseHolder(Protocol):
     """Executes runs under the lease. Its methods are called on the event loop."""
 
     def mark_lease_lost(self) -> None:
-        """End all runs, because other executors may begin them: the lease is over, or its guard is gone."""
+        """End all runs, and start none until `mark_lease_acquired`.
+
+        Either the lease will soon be over, and other executors will then start the runs, or the lease's guard has died.
+        """
 
     def mark_lease_acquired(self, guard: LeaseGuard) -> None:
         """Continue, because the lease is new or was renewed. Processes that start now must die with the guard."""

@@ -14,7 +14,7 @@ from triggerer.errors import PluginError, TriggererError
 from triggerer.observability.error_texts import error_text
 from triggerer.streams.cancellation import plugin_code
 
-_HINT: Final = "the plugin's author has to mend that; no DAG file is to blame"
+_HINT: Final = "the plugin's author has to fix that; no DAG file is to blame"
 
 
 async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:

@@ -1,4 +1,4 @@
-"""The time limit of a task that is executed in its own thread, because tasks of the run are executed side by side."""
+"""Tasks in threads of their own, for a run that executes its tasks side by side: their ids and their time limits."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ async def behind_and_waiting(
 async def test_a_message_that_was_open_at_the_restart_and_fails_is_tried_again(
     any_scene: Scene, times: int
 ) -> None:
-    """A filter that awaits an outside service may fail late, when the cause has already been mended."""
+    """A filter that awaits an outside service may fail late, when the cause has already been fixed."""
     async with StreamHarness(catch_up=True) as streams:
         sick, gate = await behind_and_waiting(any_scene, streams)
         failures = iter([True] * times)
