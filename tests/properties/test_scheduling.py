@@ -200,7 +200,7 @@ class Play:
         await self.compare()
 
     async def move(self, by: timedelta) -> None:
-        """Move the instants in the tables by `by`. To the scheduler, the database's clock then seems to be set back by `by`.
+        """Move the instants in the tables by `by`. The scheduler then sees a database whose clock was set back by `by`.
 
         A test cannot set the clock of PostgreSQL.
         """

@@ -134,7 +134,7 @@ class Commits:
         batch: list[_Waiting],
         refused: dict[TopicPartition, type[Exception]],
     ) -> str:
-        """Record the broker's answers; return the names of the errors that a repeat may overcome; "" if there are none."""
+        """Record the broker's answers. Return the names of the errors that a repeat may overcome, or ""."""
         repeated: set[str] = set()
         for item in batch:
             error = refused.get(item.partition)

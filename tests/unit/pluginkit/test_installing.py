@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# A program that uses a broker without the broker's client library. None in `sys.modules` makes the library's import fail.
+# A program that uses a broker whose client library is missing. None in `sys.modules` makes the library's import fail.
 _WITHOUT = """
 import sys
 sys.modules["{module}"] = None

@@ -38,9 +38,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# The assets that the DAG's condition names. The queue may also have entries of assets that the condition named earlier:
-# they stay, because such an asset may come back. `UNDIVIDED` must not read them, however many there are. On PostgreSQL a
-# plain join would read them, so the statement looks up each named asset by itself.
+# The assets that the DAG's condition names. The queue may also have entries of assets that the condition named earlier.
+# They stay, because such an asset may come back. `UNDIVIDED` must not read them, however many there are. On PostgreSQL
+# a plain join would read them, so the statement looks up each named asset by itself.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
