@@ -182,6 +182,21 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
     assert (run.state, run.error) == (state, "why")
 
 
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+async def test_a_task_that_is_reported_as_running_together_with_the_runs_end_ends_with_the_run(
+    database: Database, state: RunState
+) -> None:
+    """On PostgreSQL such a task stayed running for ever. A slow commit collects both reports into one group."""
+    await add_dag(database, "d", None)
+    (pk,) = await queue(database, "d", 1)
+    await claim(database)
+    running = task(state=TaskState.RUNNING, ended_at=None)
+    await database.perform_steps(
+        [results(update_of(pk, running), update_of(pk, end=end(state, "why")))]
+    )
+    assert await tasks_of(database, pk) == {"t": (state.value, THEN)}
+
+
 @pytest.mark.parametrize("change", ["executor = 'other'", "epoch = 2", "state = 'success'"])
 async def test_nothing_is_written_of_a_run_that_another_executor_has(
     database: Database, change: str

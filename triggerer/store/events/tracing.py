@@ -76,14 +76,15 @@ async def trace_event(session: AsyncSession, event_id: int) -> Trace | None:
         of_watcher = (event.asset_name, event.source_watcher)
         stream = (await streams_of_watchers(session, [of_watcher])).get(of_watcher)
     keys = await _runs_with(session, event_id)
+    traced = [
+        await _traced(session, event_id, run_pk, dag_id, run_id)
+        for run_pk, dag_id, run_id in keys[:_RUNS_SHOWN]
+    ]
     return Trace(
         event=event,
         stream=stream,
         source_run=await _source_run(session, event),
-        runs=[
-            await _traced(session, event_id, run_pk, dag_id, run_id)
-            for run_pk, dag_id, run_id in keys[:_RUNS_SHOWN]
-        ],
+        runs=[run for run in traced if run is not None],
         waiting=await _waiting(session, event_id),
         has_more_runs=len(keys) > _RUNS_SHOWN,
     )
@@ -117,7 +118,11 @@ async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, st
 
 async def _traced(
     session: AsyncSession, event_id: int, run_pk: int, dag_id: str, run_id: str
-) -> TracedRun:
+) -> TracedRun | None:
+    """Return the run with its tasks and events; None if the run was deleted a moment ago."""
+    found = await list_runs(session, dag=dag_id, run_id=run_id, limit=1)
+    if not found:
+        return None
     newest = 0
     for entry in (QueuedAssetEvent, DagPartitionEvent):
         # `+ 0` makes PostgreSQL read the run's own entries. Without it, the planner reads the entries of all runs from
@@ -137,7 +142,7 @@ async def _traced(
         .limit(_EVENTS_SHOWN)
     )
     return TracedRun(
-        run=(await list_runs(session, dag=dag_id, run_id=run_id, limit=1))[0],
+        run=found[0],
         part="triggered" if newest <= event_id else "included",
         # Leave out the progress of Spark stages, because there may be many stages. The run's own page shows the stages.
         tasks=[

@@ -122,16 +122,24 @@ class SaveResults:
 
     def _task_rows(self) -> list[tuple[Any, ...]]:
         rows = {}
+        unsuccessful = {
+            _attempt_key(update): update.end
+            for update in self.updates
+            if update.end is not None and update.end.state is not RunState.SUCCESS
+        }
         for update in self.updates:
-            attempt = (update.order.run_pk, update.order.epoch)
+            attempt = _attempt_key(update)
+            end = unsuccessful.get(attempt)
             for task in update.tasks:
+                # The statement on PostgreSQL does not end a running task that it also inserts (see `_POSTGRES`).
+                ends = end if task.state is TaskState.RUNNING else None
                 rows[*attempt, task.task_id] = (
                     *attempt,
                     task.task_id,
-                    task.state.value,
+                    task.state.value if ends is None else ends.state.value,
                     task.try_number,
                     task.started_at,
-                    task.ended_at,
+                    task.ended_at if ends is None else ends.ended_at,
                     task.error,
                     None if task.progress is None else task.progress.to_text(),
                 )
@@ -141,7 +149,7 @@ class SaveResults:
         rows: dict[tuple[int, int], tuple[Any, ...]] = {}
         now = datetime.now(UTC)
         for update in self.updates:
-            attempt = (update.order.run_pk, update.order.epoch)
+            attempt = _attempt_key(update)
             end, state = update.end, update.attempt_state
             began = [task.started_at for task in update.tasks if task.started_at is not None]
             before = rows[attempt][4] if attempt in rows else None
@@ -169,6 +177,10 @@ class SaveResults:
             for update in self.updates
             if (end := update.end) is not None
         ]
+
+
+def _attempt_key(update: AttemptUpdate) -> tuple[int, int]:
+    return (update.order.run_pk, update.order.epoch)
 
 
 def run_claims(rows: Sequence[Row]) -> dict[int, RunClaim]:
