@@ -14,10 +14,10 @@ from triggerer.store.database.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class TwoStatements:
-    """A step that returns the rows of `first`. On SQLite, `second` is executed too if `first` returned rows.
+    """A step that returns the rows of `first`. If there are rows, `second` is executed too.
 
-    PostgreSQL receives `whole` instead, one statement that does the work of `first` and `second` in one round trip. All
-    three statements take their parameters from `values`.
+    That is SQLite's way. PostgreSQL receives one statement, `whole`, for both, in one round trip. All three statements
+    take their parameters from `values`.
     """
 
     first: Statement

@@ -22,9 +22,8 @@ _FIND: Final = Statement(
     IN_NAMES=in_list("names", "text"),
     IN_URIS=in_list("uris", "text"),
 )
-# `_CREATE` inserts sorted rows, so that two transactions that create the same assets cannot deadlock. ON CONFLICT is
-# needed, because another transaction may create an asset at this moment. `alias_attachment` says why "WHERE true" is
-# needed.
+# The rows are sorted, so that two transactions that create the same assets cannot deadlock. ON CONFLICT is needed,
+# because another transaction may create an asset at this moment. See `alias_attachment` for "WHERE true".
 _CREATE: Final = Statement(
     """
 INSERT INTO asset (name, uri, "group", extra, created_at)
