@@ -45,9 +45,7 @@ class EventRows:
         return self._of_each_row([fields.fence_number for fields in self.shared])
 
     def columns(self) -> list[Sequence[Any]]:
-        """Return a list for each of the first six fields of `EventRow`, and a list of the partition keys if there are
-        any.
-        """
+        """Return lists for the first six fields of `EventRow`, and one for the partition keys if there are any."""
         asset_ids, timestamps, watcher_ids, ordinals, _ = map(
             self._of_each_row, zip(*self.shared, strict=True)
         )

@@ -79,8 +79,7 @@ async def upgrade(
 ) -> bool:
     """Upgrade the tables; return False if there is nothing to do.
 
-    A database without tables gets all migrations in either phase. If there is nothing to do, the call costs three short
-    queries and does not import Alembic.
+    A database without tables gets all migrations in either phase.
 
     Args:
         on_step: Called for each migration that has run.

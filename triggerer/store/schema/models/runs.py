@@ -34,8 +34,7 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
-        # This index finds the next runs to claim. Held runs are not in it, so a claim reads no entry of a run that it
-        # cannot claim.
+        # The next runs to claim. Held runs are not in this index, so a claim does not read them.
         Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
         # This index lists a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
@@ -83,8 +82,8 @@ class DagRun(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     """The number of the last attempt. A claim adds 1.
 
-    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. The exception is `hold_attempt`,
-    which subtracts nothing, because the delay before the next attempt grows with this number.
+    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. But `hold_attempt` subtracts
+    nothing, because the delay before the next attempt grows with this number.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""
