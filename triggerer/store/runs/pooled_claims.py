@@ -94,9 +94,8 @@ def claim_with_pools(
     Args:
         slots: The number of slots of each pool, by name.
     """
-    # Lock in a separate statement, because a statement sees only what was committed before it began. The statements
-    # after the lock begin when other executors have committed their claims, so they see these claims. If the reading
-    # statement took the lock, it would begin before these commits.
+    # A statement sees only what was committed before it began. So the lock is a separate statement: the next statements
+    # begin after other executors have committed their claims, and see these claims.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]

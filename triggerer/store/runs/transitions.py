@@ -103,11 +103,11 @@ async def requeue_runs(
 ) -> int:
     """Queue runs of this executor again, for instance because it stops. Return how many runs were queued again.
 
-    These attempts do not count towards `MAX_ATTEMPTS`, which counts attempts that may have killed their executor.
+    These attempts do not count towards `MAX_ATTEMPTS`, because they did not kill the executor.
 
     Args:
         epochs: The epoch of each run, by primary key.
-        have_begun: False if no worker has begun any of these attempts. Then the rows of the attempts are deleted.
+        have_begun: False if no worker has started any of these attempts. Then the rows of the attempts are deleted.
     """
     requeued: dict[int, int] = {}
     for pk, epoch in epochs.items():
