@@ -42,7 +42,7 @@ class AssetGraph:
 
 
 async def read_graph(session: AsyncSession, *, group: str | None = None) -> AssetGraph:
-    """Return the graph of assets, aliases and DAGs. Watchers and DAGs without edges are left out.
+    """Return the graph of declared assets, aliases and DAGs. Watchers, and DAGs without edges, are left out.
 
     At most 2,000 nodes are returned: first each DAG with its assets, in the order of the DAGs' ids, then the assets
     without edges.

@@ -30,8 +30,8 @@ Counts = Mapping[tuple[int, str, str], int]
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
 """SQLite's and PostgreSQL's text after the table name `dag_partition_event`. SQLite needs the name of the index."""
 
-# `_QUEUED` finds each next asset in the queue with one index look-up. It does not read the DAG's condition, so it also
-# finds events of assets that the condition no longer names.
+# `_QUEUED` finds the assets in the queue one after another, with one index look-up for each. It does not read the DAG's
+# condition, so it also finds events of assets that the condition no longer names.
 _QUEUED: Final = Statement(
     """
 WITH RECURSIVE n (dag_id, asset_id) AS (

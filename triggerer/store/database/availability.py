@@ -17,8 +17,8 @@ _log = LazyLogger(__name__)
 
 _FIRST_GAP_S: Final = 5.0
 _LONGEST_GAP_S: Final = 300.0
-# An outage that begins within 60 seconds after another outage continues it: the gap between log lines keeps growing. So
-# a database that fails again and again does not fill the log.
+# An outage that begins within 60 seconds after another outage counts as the same outage: the gap between log lines
+# keeps growing. So a database that fails again and again does not fill the log.
 _SEPARATE_AFTER_S: Final = 60.0
 
 

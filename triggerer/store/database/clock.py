@@ -1,7 +1,7 @@
 """The host's clock, or a fake clock in tests.
 
-On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock, and this clock only
-stamps the events and bookmarks that triggers submit. The steps that claim, start and end runs call `datetime.now`
+On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock, and this clock is
+only for the timestamps of events that triggers submit. The steps that claim, start and end runs call `datetime.now`
 directly.
 """
 
@@ -25,9 +25,9 @@ def utc_now() -> datetime:
 
 
 class TurnClock:
-    """The host's time, read and formatted only once in each turn of the event loop.
+    """The host's time, read only once in each turn of the event loop.
 
-    All events that are submitted in one turn have this instant.
+    All events that are submitted in one turn have this instant, so it is formatted only once, too.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ _MIGRATE: Final = "run `triggerer db migrate`"
 # found the row: it looks for a row before it inserts it, or inserts with ON CONFLICT.
 _ROW_EXISTS: Final = "another transaction made the row at the same time; a retry will find it"
 
-# The first entry whose beginning of a SQLSTATE matches the error is used.
+# Each entry is the beginning of a SQLSTATE. The first entry that matches an error is used.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("40001", Conflict, None),
     ("40P01", Conflict, None),

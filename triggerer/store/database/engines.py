@@ -133,7 +133,7 @@ def postgres_autocommit_engine(primary: Primary) -> AsyncEngine:
 def _postgres_engine(
     primary: Primary, opens: Callable[[], Awaitable[Any]], **options: Any
 ) -> AsyncEngine:
-    # Here SQLAlchemy caches prepared statements, not asyncpg. So SQLAlchemy needs the size of the cache.
+    # SQLAlchemy caches the prepared statements of these connections. So pass the size of the cache to SQLAlchemy.
     size = primary.statement_cache_size
     cache = {} if size is None else {"prepared_statement_cache_size": size}
 

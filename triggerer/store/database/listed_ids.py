@@ -2,7 +2,7 @@
 
 Suppose that a table was empty at its last ANALYZE. Until the next ANALYZE, the planner expects one row in it, however
 many were inserted. For two such tables, the planner chooses a nested loop, which compares each row with each other row.
-If the planner knows the length of a list of ids, it chooses a hash join.
+But if a query has a list of ids and the planner knows the list's length, it chooses a hash join.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SQL statements that are written once for both databases. They bypass SQLAlchemy, which is too slow for some scripts.
+"""SQL statements that are written once for both databases. They bypass SQLAlchemy, which is slower.
 
 A `Statement` formats its text once, at import. Calling the `Statement` with values returns a step of a script. The
 scripts that turn messages into runs use such statements. Most other code uses SQLAlchemy.

@@ -76,7 +76,7 @@ class Database:
         self._commit_timeout = commit_timeout
         self._now = now
         # SQLite allows one writer at a time. This lock serves the writers of this process in the order of their
-        # arrival. SQLite's own wait sleeps and polls, in no order.
+        # arrival. SQLite's own waiting polls with sleeps, and serves writers in no particular order.
         self._turn = anyio.Lock(fast_acquire=True) if self.dialect == "sqlite" else None
 
     @property
@@ -172,7 +172,7 @@ class Database:
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Perform steps that do not depend on one another; return the rows of each step, in the given order.
 
-        On SQLite all steps are one transaction. On PostgreSQL each step is a transaction, because a common transaction
+        On SQLite all steps are one transaction. On PostgreSQL each step is a transaction, because a shared transaction
         would take two more round trips, for BEGIN and COMMIT. No subscriber is woken, see `perform_step`.
 
         Raises:
@@ -227,7 +227,7 @@ class Database:
     async def _count_changed_rows(self, session: AsyncSession) -> int | None:
         """Return how many rows the connection has changed since it was opened.
 
-        Return None where the number is not needed: on PostgreSQL, and on SQLite while no outage of writing lasts.
+        None: the number is not needed, because the database is PostgreSQL, or there is no outage of writing.
         """
         if self.path is None or not self.availability.has_outage(Use.WRITES):
             return None

@@ -14,10 +14,10 @@ from triggerer.store.database.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class TwoStatements:
-    """A step that returns the rows of `first`. If there are rows, `second` is executed too.
+    """A step that returns the rows of the statement `first`.
 
-    That is SQLite's way. PostgreSQL receives one statement, `whole`, for both, in one round trip. All three statements
-    take their parameters from `values`.
+    On SQLite, `second` is executed too if `first` returned rows. PostgreSQL receives one statement, `whole`, which does
+    the work of both in one round trip. All three statements take their parameters from `values`.
     """
 
     first: Statement

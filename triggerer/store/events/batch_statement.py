@@ -29,9 +29,9 @@ from triggerer.store.events.event_rows import EventRows
 class RecordEvents:
     """A step: store a batch of trigger events, and queue them for DAGs.
 
-    A row is stored only if its fence holds. The streams of these rows stay locked until the transaction ends, so that
-    no other instance claims them meanwhile. On PostgreSQL the statement also notifies other processes, so it can be the
-    whole transaction.
+    A row is not stored if its fence does not hold. The streams of the stored rows stay locked until the transaction
+    ends, so that no other instance claims them meanwhile. On PostgreSQL the statement also notifies other processes, so
+    it can be the whole transaction.
 
     The one result row begins with three values:
 

@@ -72,7 +72,7 @@ class EventBatch:
         self._known: dict[tuple[int, datetime, int], tuple[EventSource, tuple[int, ...]]] = {}
         """The indices of fields in `shared`, by `id(source)`, instant and ordinal.
 
-        The value contains the source to keep it alive: otherwise another source could get the same `id`.
+        The value contains the source, so that the source stays alive and no other source gets the same `id`.
         """
         self.size_bytes = 0
         """The size of all payloads in bytes. A payload counts once for each row of its event."""

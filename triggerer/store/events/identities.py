@@ -13,8 +13,9 @@ from triggerer.store.schema.models import Asset, AssetEvent, FormerIdentity
 
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 NAME = func.coalesce(FormerIdentity.name, Asset.name)
-"""A column for queries with `with_identity`: the asset's name when the event was recorded. `URI` is the asset's URI
-then.
+"""A column for queries with `with_identity`: the asset's name when the event was recorded.
+
+`URI` is the column of the asset's URI at that time.
 """
 URI = func.coalesce(FormerIdentity.uri, Asset.uri)
 

@@ -141,9 +141,9 @@ async def empty_queues(
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
-    # Lock the DAGs' rows in the order of their ids, so that two such transactions cannot deadlock. This waits for a
-    # scheduler that has locked a row to plan. Another scheduler may plan without a lock, and compare the row's version
-    # when it writes. For this scheduler, the UPDATE gives each row a new version without changing a value.
+    # Lock the DAGs' rows in the order of their ids, so that two such transactions cannot deadlock. If a scheduler has
+    # locked a row while it plans, this transaction waits. A scheduler that plans without a lock compares the row's
+    # version when it writes. So the UPDATE gives each row a new version, without changing a value.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))

@@ -69,8 +69,8 @@ class EventRecorder(GroupCommit[EventBatch]):
         random: For the jitter of retries.
     """
 
-    # `TransientStoreError` includes `OutcomeUnknown`, so a commit with an unknown outcome is repeated. If it had
-    # succeeded, the rows' idempotency keys make the repeat harmless.
+    # `TransientStoreError` includes `OutcomeUnknown`, so a commit with an unknown outcome is repeated. If the first
+    # commit has succeeded, the rows' idempotency keys make the repeat harmless.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 

@@ -99,8 +99,8 @@ async def _source_run(session: AsyncSession, event: AssetEventView) -> RunView |
 async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, str, str]]:
     """Return the primary key, DAG id and run id of runs that took the event, newest first.
 
-    Not all runs are returned if there are many. But if more than `_RUNS_SHOWN` runs took the event, more are returned,
-    so that the caller learns that the trace leaves some out.
+    If more than `_RUNS_SHOWN` runs took the event, at least `_RUNS_SHOWN` + 1 of them are returned. So the caller
+    learns that the trace leaves some out.
     """
     found: set[tuple[int, str, str]] = set()
     for entry in (QueuedAssetEvent, DagPartitionEvent):

@@ -3,7 +3,7 @@
 1. An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among keys.
 2. Each of these keys then has a share of the event: a row in `dag_partition_event`.
 3. A run may need events with several keys of their own, such as the hours of a day. Each of these event keys is a part
-of the run's key. `dag_partition_part` contains the parts that have arrived.
+   of the run's key. `dag_partition_part` contains the parts that have arrived.
 4. Once the key is due, its run takes all shares of the key.
 
 While a scheduler performs these steps, it has locked the DAG's row. So two schedulers never work on one DAG.

@@ -154,8 +154,8 @@ async def release_due(
     Args:
         holds_broken: Whether the configuration says that runs are held for broken files. False: all runs that wait for
             their file are released.
-        executor: The executor that calls this function. It releases a run whose file it could not load itself later
-            than other executors do, see `_OTHERS_FIRST`.
+        executor: The executor that calls this function. If it could not load a run's file itself, it releases the run
+            later than other executors do, see `_OTHERS_FIRST`.
         is_alone: True if there is no other executor.
     """
     now = datetime.now(UTC)

@@ -207,8 +207,8 @@ async def _with_events_of(
     - Look up the run that took the event, for each event of the assets and each DAG.
 
     Nobody knows beforehand which way is quicker. So this function reads runs in growing windows, until the look-ups
-    seem cheaper. Together this takes a few times as long as the quicker way alone. Both ways are slow if the asset has
-    many events and no recent run took one. An index by asset and run would help, but would slow down each insert of an
+    seem cheaper. This takes a few times as long as the quicker way alone. Both ways are slow if the asset has many
+    events and no recent run took one. An index by asset and run would help, but would slow down each insert of an
     event.
 
     Args:

@@ -1,8 +1,8 @@
 """Stops a release that is too old for the tables.
 
-An after-migration may remove columns that older releases use. So before it runs, `require` stores the newest migration
-that a release must contain. A service whose release lacks this migration does not start. A running service checks this
-every five seconds (`SchemaWatch`).
+An after-migration may remove columns that older releases use. So before an after-migration runs, `require` stores the
+newest migration that a release must contain. A service whose release lacks this migration does not start. A running
+service checks this every five seconds (`SchemaWatch`).
 """
 
 from __future__ import annotations

@@ -184,9 +184,7 @@ async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -
 
 
 async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
-    """Store these states, for display. A state is skipped if the stream's owner or the watcher's trigger is another
-    now.
-    """
+    """Store these states, for display. Skip a state if the stream's owner or the watcher's trigger has changed."""
     connection = await session.connection()
     owned = exists().where(
         Stream.digest == bindparam("b_digest"),

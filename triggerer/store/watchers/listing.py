@@ -154,7 +154,7 @@ def _watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return watchers that are not running, of the assets in the DAG's schedule, sorted by asset and name.
+    """For the assets in the DAG's schedule, return the watchers that are not running, sorted by asset and name.
 
     A watcher whose owner has missed a heartbeat is included too, because it may no longer run.
     """

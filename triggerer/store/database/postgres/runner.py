@@ -32,7 +32,7 @@ ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # another.
 _SIZE: Final = 4
 # `enable_seqscan = off`: each statement of a script can use an index. But while a table is small, the server would plan
-# a scan of the whole table, and use this cached plan until the table is analysed. In a test with scans, the server's
+# a scan of the whole table, and use the cached plan until the table is analysed. In a test with scans, the server's
 # time per run grew by a third within the first 1,600 runs.
 # `force_generic_plan`: each statement is planned once, for all values. Planning the scheduler's query each time took
 # three times as long as executing it.
@@ -43,7 +43,7 @@ T = TypeVar("T")
 class PostgresRunner(ScriptRunner):
     """Performs scripts on at most four connections, each opened when it is first needed.
 
-    A pool of asyncpg would create a task and a proxy object for each transaction, a quarter of the transaction's time.
+    asyncpg's pool creates a task and a proxy object for each transaction. That would take a quarter of the transaction's time.
 
     Args:
         encode: Encodes an announcement as the payload of NOTIFY.

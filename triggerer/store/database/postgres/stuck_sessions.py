@@ -6,7 +6,7 @@ But a session can also be stuck within a statement, in state `active`:
 - It waits for the statement's arguments. A driver sends them only after the server has prepared the statement.
 - It waits for the client to read the rows.
 
-`statement_timeout` ends neither session. PostgreSQL 17's `transaction_timeout` does not end the second.
+`statement_timeout` ends neither kind of session. PostgreSQL 17's `transaction_timeout` does not end the second kind.
 
 This module looks for sessions that hold locks. Looking for sessions that wait for these locks would often find none: a
 process that takes over the work skips locked rows.
@@ -25,8 +25,8 @@ _log = LazyLogger(__name__)
 
 # How long a session may wait for its client to send the arguments. Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
-# How long a session may wait for its client to read the rows. This limit is longer, because a client may read many rows
-# over a slow network.
+# How long a session may wait for its client to read the rows. This limit is longer than the one above, because a client
+# may read many rows over a slow network.
 READS_FOR_S: Final = STATEMENT_TIMEOUT_S
 # COPY is exempt: a restore or a copy of a table also holds locks while its client is slow.
 _END: Final = """

@@ -1,8 +1,8 @@
 """Notices that a SQLite file was removed or replaced after it was opened.
 
-Otherwise SQLite would write on to the old file, and the commits would be lost without an error. SQLite notices this
-itself (SQLITE_READONLY_DBMOVED), but not with a write-ahead log, which our databases use. The check takes two
-microseconds.
+Without this check, SQLite would continue to write to the removed file, and the commits would be lost without an error.
+SQLite notices this itself (SQLITE_READONLY_DBMOVED), but not with a write-ahead log, which our databases use. The check
+takes two microseconds.
 """
 
 from __future__ import annotations

@@ -90,8 +90,9 @@ class _Turn(Generic[T]):
             with anyio.CancelScope(shield=True):
                 in_time = await self._ended.wait_for(until - self._loop.time())
             if anyio.current_effective_deadline() > -math.inf:
-                # No cancel scope is cancelled, so `Task.cancel` cancelled the task. asyncio raises this CancelledError
-                # only once, so raise it again here. (A cancelled scope raises it again at the next await.)
+                # No cancel scope is cancelled, so the task was cancelled by `Task.cancel`. asyncio raises this
+                # CancelledError only once, so raise it again here. (A cancelled scope raises it again at the next
+                # await.)
                 raise
         if not in_time:
             raise StillUnderWay

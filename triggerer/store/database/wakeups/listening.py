@@ -28,8 +28,8 @@ _MAX_DATAGRAM: Final = 65_536
 # How often to end stuck sessions and to look for a promoted server. A server may have been promoted while the former
 # primary still answers.
 _CHECK_INTERVAL: Final = timedelta(seconds=5)
-# A server may vanish without closing its socket. So every sixth check (every 30 seconds) sends a test announcement,
-# which this process must receive.
+# A server may vanish without closing its socket. So every sixth check (every 30 seconds) sends a test announcement. If
+# it does not arrive here, the connection is replaced.
 _CHECKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
@@ -191,8 +191,8 @@ async def _listen_on_postgres(
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
-                # Report the start without a connection. After the first connection, `publish_everything` replaces the
-                # missed announcements.
+                # Report the start although there is no connection. Once there is one, `publish_everything` makes up for
+                # the missed announcements.
                 started = True
                 task_status.started()
         delay = backoff.next_delay()

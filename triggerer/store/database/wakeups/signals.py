@@ -20,7 +20,7 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# A subscription that nobody reads must stay small. If more subjects arrive, they are replaced by `ALL`.
+# A subscription that nobody reads must stay small. If more subjects than this arrive, `ALL` replaces them.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 

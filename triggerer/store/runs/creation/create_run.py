@@ -92,8 +92,8 @@ async def create_manual_run(
 
     Args:
         params: Parameters that replace the DAG's parameters of the same names.
-        partition_key: The run's partition key, or None. If the DAG's timetable produces keys, the run covers the data
-            interval of this key, and for None it gets the key of its data interval.
+        partition_key: The run's partition key. If the DAG's timetable produces keys, the run covers the key's data
+            interval. None: if the timetable produces keys, the run gets the key of its data interval.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: The DAG is gone from its file, or its timetable never produces this key.

@@ -176,7 +176,8 @@ _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
 # The inner query returns one value, the highest id to take, so the database executes it only once. A planner that
-# misjudges sizes could execute an inner query for a list of ids again for each row. `_POSTGRES_TAKE_OLDEST` is alike.
+# misjudges sizes could execute an inner query for a list of ids again for each row. `_POSTGRES_TAKE_OLDEST` also has
+# such an inner query.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (

@@ -1,4 +1,4 @@
-"""The states that producers store, such as a position in a directory. A directory keeps no position by itself."""
+"""The states that producers store for sources that remember no position themselves, such as a directory."""
 
 from __future__ import annotations
 

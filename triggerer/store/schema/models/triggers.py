@@ -35,7 +35,7 @@ class Watcher(Base):
     """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
     The row stays when the watcher is deleted, because its id is a part of its events' identity. If the watcher is
-    declared again, a redelivered message finds the events that are already stored.
+    declared again, the store finds the events of a redelivered message by this id.
     """
 
     __tablename__ = "watcher"
