@@ -24,7 +24,7 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
 
     Values that JSON does not know are converted:
 
-    - instants become ISO 8601 texts,
+    - instants become strings in ISO 8601,
     - UUIDs, decimals, paths and the keys of mappings become strings,
     - enums become their values,
     - dataclasses and mappings become objects,
@@ -85,6 +85,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, AbstractSet):
-        # Equal sets must have equal texts in every process.
+        # Equal sets must give equal JSON in every process.
         return sorted(value, key=repr)
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -82,7 +82,7 @@ async def list_queued_events(
         if after is not None:
             chosen = chosen.where(tuple_(entry.dag_id, number, key) > tuple_(*after))
         parts.append(select(limited(chosen, limit).subquery()))
-    # The database sorts the rows of both tables, because Python may order texts in another way.
+    # The database sorts the rows of both tables, because Python may sort strings differently.
     both = union_all(*parts).subquery()
     first = limited(select(both).order_by(both.c.dag_id, both.c.event_id, both.c.key), limit)
     place = first.subquery().c

@@ -224,7 +224,7 @@ def columns_of(
     """Return a query of the events that meet the condition `wanted`, with the columns of a page; `extra` is the last.
 
     Args:
-        timestamp: An expression to select in place of the timestamp. None: the timestamp itself.
+        timestamp: An expression to select instead of the timestamp. None: the timestamp itself.
     """
     # `extra` stays text. Decoding and encoding it for thousands of events would take more time than the rest of this
     # function.

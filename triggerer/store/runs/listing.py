@@ -230,7 +230,8 @@ async def _with_events_of(
         # Query the tables of `_ENTRIES` separately. In one query for both, PostgreSQL would read all of their rows.
         for one in _ENTRIES:
             if by_way_of_events:
-                # The events have few queue entries, so look up all of them, whatever the runs' primary keys.
+                # The events have few queue entries, so look up all of them, without a lower bound on the runs' primary
+                # keys.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )

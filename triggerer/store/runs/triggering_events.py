@@ -1,4 +1,4 @@
-"""Assigns triggering events to a run of the command `dags test`, in place of the scheduler."""
+"""Assigns triggering events to a run of the command `dags test`, instead of the scheduler."""
 
 from __future__ import annotations
 

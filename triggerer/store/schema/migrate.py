@@ -23,9 +23,9 @@ class Phase(Enum):
     """How far to upgrade."""
 
     BEFORE = "before"
-    """Up to the newest before-migration, which this release needs. Instances of the former release still work."""
+    """Up to the newest before-migration, which this release needs. Instances of the previous release still work."""
     AFTER = "after"
-    """All migrations. No instance of the former release may be left."""
+    """All migrations. No instance of the previous release may be left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes in which an operator replays parked messages of the trigger's watchers.
+    """The lanes with parked messages of the trigger's watchers that an operator replays.
 
     An instance that starts to host the trigger needs all lanes with stored messages. So the caller of `load_triggers`
     then replaces this field.

@@ -52,7 +52,7 @@ async def set_back_watchers(
 ) -> list[RestoredWatcher]:
     """Store a replay request for each watcher with a shared stream.
 
-    A watcher gets no request if its request from an earlier restore is still open, and does not start later.
+    A watcher gets no request if an open request from an earlier restore covers this one.
 
     Returns:
         All watchers that DAG files declare, sorted by asset and name.

@@ -88,7 +88,7 @@ async def sync_watchers(
         elif row.trigger_id != trigger.id:
             if row.trigger_id is None:
                 added.append(row)
-            # Clear the stored error, because it came from the trigger with the former arguments.
+            # Clear the stored error, because it came from the trigger with the earlier arguments.
             assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         assign(row, path=path)
         rows[key] = row

@@ -34,7 +34,7 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker starts an attempt now. It returns one row if this executor still has the run.
 
-    If the executor dies, the stored time tells `recover_orphans` that the attempt had started. The first attempt of a
+    If the executor dies, the stored time shows `recover_orphans` that the attempt had started. The first attempt of a
     run does not need this step, because its claim stores the time. This saves a transaction.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
