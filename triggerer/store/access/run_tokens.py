@@ -1,8 +1,8 @@
-"""The API tokens that runs use, one for each attempt.
+"""The API tokens of runs. Each attempt of a run has its own token.
 
-A token is signed with the key that all services share, so any service can check it, and no token is stored. Claiming a
-run therefore costs no write for its token. A token has no expiry time. It is valid while its attempt is running and
-nobody has asked to cancel the run.
+A token is signed with the key that all services share, so any service can check it. The database stores no tokens, so
+claiming a run needs no extra write. A token is valid while its attempt is running and nobody has asked to cancel the
+run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Map the name and the URI of each outlet of a DAG to the id of the first task that has this outlet."""
+    """Map the name and the URI of each outlet of a DAG to the id of the first task with this outlet."""
     tasks = await session.scalar(select(Dag.tasks).where(Dag.dag_id == dag_id)) or []
     found: dict[str, str] = {}
     for task in tasks:

@@ -1,6 +1,6 @@
-"""The secret key that all services on one database share. With it, they sign run tokens and requests to one another.
+"""The secret key that all services on one database share, for signing run tokens and requests to one another.
 
-The key is in the database, so that no operator has to configure the same secret on every machine.
+The key is stored in the database, so operators need not configure it on each machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ID = 1
 
 
 async def service_key(database: Database) -> bytes:
-    """Return the key. The first call on a database makes it."""
+    """Return the key. The first call on a database creates it."""
     async with database.reading() as session:
         found = await _read(session)
     if found is None:

@@ -17,7 +17,7 @@ from triggerer.store.listing.views import TokenView, view_of
 from triggerer.store.schema.models import ApiSession, ApiToken
 
 _LAST_USE_PRECISION: Final = timedelta(minutes=5)
-"""A token's time of last use is stored again only when the stored time is this old. So most requests cause no write."""
+"""How old a token's stored time of last use must be before it is written again. So most requests write nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Lets one cleaning of the database run at a time. Stores the last outcomes, and the totals of deleted rows and logs.
 
-A turn is the right of one cleaning to run.
+A cleaning that runs has the turn. The turn expires unless the cleaning extends it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CleaningState:
     """The cleaning that is under way, and the outcomes of the last cleanings."""
 
     made_at: datetime
-    """When a process first asked whether a cleaning is due, or began a cleaning."""
+    """When a process first asked whether a cleaning is due, or started a cleaning."""
     holder: str | None
     """The id of the cleaning that is under way, or None."""
     began_at: datetime | None
@@ -41,7 +41,7 @@ class CleaningState:
     error: str | None
     """The error of the last cleaning that was not stopped. None: it had no error."""
     failures: int
-    """The number of cleanings that failed since the database was made."""
+    """The number of cleanings that have failed on this database."""
     full_bytes: int | None
     """The size of the database after the last cleaning, if this size was above the configured bound.
 
@@ -50,10 +50,10 @@ class CleaningState:
 
 
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
-    """Begin a cleaning, unless another cleaning is under way; return True if this cleaning has begun.
+    """Take the turn for a cleaning, unless another cleaning has it; return True if the turn was taken.
 
-    If the stored expiry of a turn is further ahead than `TURN`, the clock was set back after the expiry was written.
-    Such an expiry is ignored.
+    A turn that expires later than `TURN` from now is ignored, because the clock was set back after the expiry was
+    written.
     """
     row = await _locked(session)
     now = await database_now(session)
@@ -64,10 +64,10 @@ async def begin_turn(session: AsyncSession, holder: str) -> bool:
 
 
 async def extend_turn(session: AsyncSession, holder: str) -> None:
-    """Keep other cleanings from beginning until `TURN` from now.
+    """Extend the turn until `TURN` from now, so that no other cleaning starts.
 
     Raises:
-        LeaseLost: Another cleaning has begun, because this one did not report for too long.
+        LeaseLost: The turn of this cleaning expired, and another cleaning has taken it.
     """
     now = await database_now(session)
     extended = await session.execute(

@@ -22,13 +22,13 @@ async def old_backfills(
 ) -> list[int]:
     """Return the ids of the backfills that may be deleted: they are older than `before`, and all their runs are gone.
 
-    A backfill may cover intervals that the DAG's timetable has not reached yet. Without the backfill's row, the
-    timetable would create the runs of these intervals again. So such a backfill is not returned.
+    A backfill is kept if it covers intervals that the DAG's timetable has not passed yet. Otherwise the timetable would
+    create runs for these intervals again.
 
     Args:
-        needed: The `NeededRuns` of each DAG. They say how far the DAG's timetable has come.
-        unfinished: Ids of backfills that still have runs to create. These backfills are not returned.
-        removed: Primary keys of the runs that this cleaning deletes. These runs count as gone even if their rows still
+        needed: The `NeededRuns` of each DAG, which show how far the DAG's timetable has come.
+        unfinished: Ids of backfills that still have runs to create. These backfills are kept.
+        removed: Primary keys of the runs that this cleaning deletes. They count as gone, even if their rows still
             exist.
     """
     rows = await session.execute(

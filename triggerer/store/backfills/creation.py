@@ -38,7 +38,7 @@ async def insert_backfill(
     Args:
         infos: The runs to create, in order, each with its partition key or None.
         reprocess: Which runs to repeat, if an interval already has an ended run: no runs, failed runs, or all runs.
-        max_active: The most runs of the backfill that may be queued or running at a time.
+        max_active: The most runs of the backfill that may be queued or running at the same time.
         params: Parameters that replace the DAG's parameters of the same names, or None.
     """
     row = Backfill(

@@ -45,9 +45,9 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    # The next statement changes no value, but it locks the DAG's row and gives the row a new version. Before a
-    # scheduler creates a run, it locks the row or compares the version. So no scheduler creates a run for an interval
-    # that this function starts.
+    # This update changes no value. It locks the DAG's row and gives the row a new version. A scheduler locks the row or
+    # compares the version before it creates a run. So the scheduler and this function never both create a run for an
+    # interval.
     await session.execute(
         update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )

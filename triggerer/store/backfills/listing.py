@@ -101,8 +101,8 @@ async def runs_of_keys(
     """Return the newest run (id, state) of each partition key. Keys without a run are left out."""
     found: dict[str, tuple[int, str, str]] = {}
     for start in range(0, len(keys), _AT_ONCE):
-        # No ORDER BY id. With it, SQLite would read all runs of the DAG in the order of their ids, and compare the
-        # key of each run.
+        # ORDER BY id would make SQLite read all runs of the DAG, instead of looking up the partition keys in their
+        # index.
         rows = await session.execute(
             select(DagRun.partition_key, DagRun.id, DagRun.run_id, DagRun.state)
             .where(DagRun.dag_id == dag_id)
@@ -128,7 +128,7 @@ async def _count_started_runs(
 ) -> dict[str, int]:
     """Return the number of runs that a backfill created or repeated, by their current state.
 
-    A run still counts here after a later backfill has repeated the run and taken it over.
+    Runs that a later backfill has repeated are included.
     """
     rows = await session.execute(
         select(DagRun.state, func.count())

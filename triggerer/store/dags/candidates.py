@@ -18,9 +18,8 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.runs.creation.create_run_step import HINT
 from triggerer.store.schema.models.dags import NEVER
 
-# Finds the DAGs that have queued events and may therefore be due. The query jumps from one DAG id in the queue to the
-# next, with one index look-up for each DAG id. A join would read the whole queue. A look-up for each row of `dag` would
-# be slower if few DAGs have queued events.
+# Finds the DAGs with queued events, which may be due. One index look-up finds the next DAG id in the queue, whereas a
+# join would read the whole queue. A look-up for each row of `dag` would be slower if few DAGs have queued events.
 CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (
@@ -61,10 +60,9 @@ _LOCK_FREE: Final = Statement(
 
 @dataclass(frozen=True, slots=True)
 class LockDags:
-    """A step: lock these DAGs against other schedulers until the commit. SQLite needs no lock: it has one writer.
+    """A step: lock these DAGs against other schedulers until the commit. SQLite has one writer and needs no lock.
 
-    The lock is FOR NO KEY UPDATE, which is weaker than FOR UPDATE. Other transactions can still insert runs of the DAG,
-    because a run's foreign key needs only that the DAG's row exists.
+    FOR NO KEY UPDATE is weaker than FOR UPDATE: other transactions can still insert runs that refer to the DAG's row.
     """
 
     dag_ids: Collection[str]
@@ -84,7 +82,7 @@ class LockDags:
 class LockFreeDags:
     """A step: lock these DAGs, except DAGs that others have locked. Return a row (DAG id) for each locked DAG.
 
-    SQLite has one writer, so there the step returns all DAGs.
+    SQLite has one writer, so the step locks nothing there and returns all DAGs.
     """
 
     dag_ids: Collection[str]
@@ -133,8 +131,8 @@ def lock_and_read(
     """
     if not dag_ids:
         return []
-    # The lock is a separate statement. A single statement would wait for the lock, and then still read the queue as it
-    # was before the commit that released the lock.
+    # Lock in a separate statement. After waiting for a lock, the same statement would still read the queue as it was
+    # before the other transaction's commit.
     if waits:
         yield LockDags(dag_ids)
     else:

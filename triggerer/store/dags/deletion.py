@@ -90,9 +90,10 @@ async def delete_some_runs(
 async def release_some_keys(
     session: AsyncSession, dag_id: str, *, after: int, limit: int
 ) -> int | None:
-    """Replace the idempotency keys of events that tasks of a DAG emitted, so that the old keys are free.
+    """Replace the idempotency keys of events that a DAG's tasks emitted, so that a later DAG may use the old keys.
 
-    A later DAG with this id uses the same keys. If the old keys stayed, the store would drop its events as duplicates.
+    A DAG with the same id uses the same keys again. With the old keys in place, the store would drop its events as
+    duplicates.
 
     Args:
         after: Only events with higher ids than this.

@@ -66,7 +66,7 @@ class StoreNextRun:
 
 
 async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
-    """Recompute when each of these DAGs is due next. Call this function after their schedules have changed.
+    """Recompute when each of these DAGs is due next, after their schedules have changed.
 
     If a timetable cannot be loaded, or raises, its DAG is due at once, so that the scheduler reports the error.
     """

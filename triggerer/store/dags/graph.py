@@ -42,7 +42,7 @@ class AssetGraph:
 
 
 async def read_graph(session: AsyncSession, *, group: str | None = None) -> AssetGraph:
-    """Return the graph of the assets, aliases and DAGs that DAG files declare. Watchers are left out.
+    """Return the graph of declared assets, aliases and DAGs. Watchers, and DAGs without edges, are left out.
 
     At most 2,000 nodes are returned: first each DAG with its assets, in the order of the DAGs' ids, then the assets
     without edges.
@@ -61,8 +61,8 @@ async def read_graph(session: AsyncSession, *, group: str | None = None) -> Asse
         edges = {edge for edge in edges if any(k == "asset" and n in names for k, n in edge)}
     nodes = dict.fromkeys(node for edge in sorted(edges, key=_by_dag) for node in edge)
     if len(nodes) <= MOST_NODES:
-        # Add assets without edges. At most MOST_NODES of the assets that this query reads are in the graph already. So
-        # if it reads 2 * MOST_NODES + 1 assets, MOST_NODES + 1 or more are new, and `drawn` cuts the graph short.
+        # Add assets without edges. The graph contains at most MOST_NODES of the assets that this query reads. So if the
+        # query reads 2 * MOST_NODES + 1 assets, more than MOST_NODES are new, and `drawn` cuts the graph short.
         some = select(Asset.name).where(wanted).order_by(Asset.name).limit(2 * MOST_NODES + 1)
         nodes |= dict.fromkeys(("asset", name) for name in await session.scalars(some))
     return await drawn(session, nodes, edges, MOST_NODES)

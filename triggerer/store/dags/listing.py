@@ -62,9 +62,8 @@ async def list_assets(
         state: A key of `ASSET_STATES`. `declared`: a DAG file declares the asset. `undeclared`: no file does.
         prefix: Only assets whose name or URI begins with this.
     """
-    # Take the time of the event with the highest id, because max(id) is one index look-up for each asset. For
-    # max(timestamp), the database would read all events of the asset. Events that were recorded under a former name or
-    # URI of the asset do not count.
+    # Take the time of the event with the highest id. max(id) is one index look-up, but max(timestamp) would read all
+    # events of the asset. Events under an earlier name or URI of the asset do not count.
     any_event = aliased(AssetEvent)
     others = (
         select(func.max(FormerIdentity.last_event_id))

@@ -24,19 +24,18 @@ from triggerer.store.schema.models import Asset, AssetAlias, Dag
 
 MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
-"""The most edges that one query reads: 20,000. A query that reaches this limit ends the search.
+"""The most edges that one query reads.
 
-Such a query has found at least 100 new nodes. It reads the edges of at most 100 nodes, so no other node has more than
-100 of these edges. The nodes that were found before, at most 100, have at most 10,000 of the edges. The other 10,000
-edges lead to new nodes, at most 100 to each node.
+A query reads the edges of at most 100 nodes. At most 100 nodes were found before, so at most 10,000 of these edges lead
+to them. The other 10,000 edges lead to at least 100 new nodes, and the search ends.
 """
 
 
 async def read_neighbourhood(session: AsyncSession, around: str, hops: int) -> AssetGraph:
     """Return the nodes at most `hops` steps away from an asset, and the edges between them.
 
-    The 100 nearest nodes are returned, and the database reads only their edges. There is one exception: to find the
-    DAGs that update an asset, the database searches the tasks of all DAGs for the asset's name.
+    At most 100 nodes are returned, the nearest first. Only the edges of these nodes are read, with one exception: to
+    find the DAGs that update an asset, the database searches the tasks of all DAGs for the asset's name.
 
     Args:
         around: The name or URI of the asset.

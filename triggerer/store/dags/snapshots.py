@@ -21,17 +21,17 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.creation.create_run_step import HINT
 
 NEWEST_EVENTS: Final = 16
-"""To find the instant of an asset's newest queued event, this number of events with the highest ids is read.
+"""How many of an asset's queued events with the highest ids are read, to find the instant of its newest event.
 
-A DAG with a `quiet_period` starts once this period has passed since the newest event. After the clock was set back, the
-last events may have instants in the future. Such events are ignored, so it would not be enough to read one event.
+A DAG with a `quiet_period` starts once this period has passed since the newest event. If the clock was set back, the
+last events may lie in the future, and are ignored. So reading only one event would not be enough.
 """
 
 CLOCK_STEP: Final = timedelta(minutes=1)
 """A run or an event is ignored if its instant is further in the future than this.
 
-Without this tolerance, a small correction of the clock would create a timetable's run twice, or end a quiet period at
-once.
+With no tolerance, a small correction of the clock could create a timetable's run twice, or end a quiet period too
+early.
 """
 
 _SOON: Final = f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"
@@ -41,14 +41,13 @@ _SINCE: Final = """coalesce((
                   AND l.run_type IN ('scheduled', 'asset_triggered') AND l.run_after <= {soon}
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
-# The query returns one row for each asset that the DAG's condition names, directly or through an alias, and that has
-# queued events. For a DAG without such an asset, the query returns a single row without an asset. Counting of an
-# asset's queued events stops at `bound`. If the DAG has no `events_per_run`, the query does not count, and `queued` is
-# 1.
+# The query returns one row for each asset with queued events that the DAG's condition names, directly or through an
+# alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. If the DAG has no
+# `events_per_run`, `queued` is 1 and nothing is counted.
 #
 # A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events. Other forms are slower:
-# - With EXISTS instead, PostgreSQL would join with the whole queue.
-# - Without its ORDER BY, PostgreSQL would read all queued events of an asset that the DAG no longer names.
+# - With EXISTS, PostgreSQL would join with the whole queue.
+# - Without ORDER BY, PostgreSQL would read all queued events of an asset that the DAG no longer names.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
@@ -112,8 +111,8 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # Read the columns as text. SQLAlchemy would decode JSON columns each time, but `schedule_from_text` decodes equal
-    # texts only once, and `DagRow.params` decodes the parameters only when they are needed.
+    # Read the columns as text. Then `schedule_from_text` decodes equal texts only once, and `DagRow.params` decodes the
+    # parameters only when they are needed. SQLAlchemy would decode both each time.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
     # The time when this statement began. In `lock_and_read`, this is after the lock was granted.
@@ -128,10 +127,9 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # SINCE is the logical date of the run in `last_automated`. The timetable returns no interval that ended before
-    # SINCE, so `covered_intervals` needs only later intervals. EARLIEST is SINCE or SOON, whichever is earlier. All
-    # runs that `covered_intervals` needs have a `run_after` later than EARLIEST, so the index on `run_after` skips the
-    # other runs.
+    # SINCE is the logical date of the run in `last_automated`. The timetable creates no intervals that ended before
+    # SINCE, so `covered_intervals` needs only later ones. Their runs have a `run_after` later than EARLIEST, the
+    # earlier of SINCE and SOON. So the index on `run_after` skips all other runs.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
@@ -200,9 +198,9 @@ class DagRow(NamedTuple):
     covered_intervals: tuple[tuple[datetime, datetime], ...]
     """Data intervals for which the timetable must not create a second run.
 
-    Each of these intervals already has a backfill's run or an event-driven run. `last_automated` may not show the
-    event-driven run: it ignores runs in the future, and a run lies in the future if the clock was set back after its
-    creation. Intervals before the last timed run's interval are left out.
+    A backfill's run or an event-driven run covers each of these intervals already. `last_automated` may miss an
+    event-driven run, namely one that lies in the future because the clock was set back. Intervals that ended before the
+    run in `last_automated` are left out.
     """
     last_run: tuple[str, str] | None
     """The id and state of the newest run outside backfills, or None if there is none or `depends_on_past` is false."""

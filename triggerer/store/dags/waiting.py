@@ -1,7 +1,7 @@
-"""Counts and lists the events that wait for DAGs. Every query is bounded, so its cost does not grow with the queue.
+"""Counts and lists the events that wait for DAGs. The cost of each query is bounded, however many events wait.
 
 An event waits in `queued_asset_event`. If the DAG is partitioned, the scheduler divides the event into shares, one for
-each partition key, and the shares wait in `dag_partition_event`.
+each partition key. The shares wait in `dag_partition_event`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Counts = Mapping[tuple[int, str, str], int]
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
 """SQLite's and PostgreSQL's text after the table name `dag_partition_event`. SQLite needs the name of the index."""
 
-# `_QUEUED` jumps from one asset to the next in the queue's index, with one look-up for each asset. It does not read the
-# DAG's condition, so it also finds events of assets that the condition no longer names.
+# `_QUEUED` finds the assets in the queue one after another, with one index look-up for each. It does not read the DAG's
+# condition, so it also finds events of assets that the condition no longer names.
 _QUEUED: Final = Statement(
     """
 WITH RECURSIVE n (dag_id, asset_id) AS (
@@ -110,8 +110,8 @@ ORDER BY w.id LIMIT {limit}
                     WHERE o.id = w.id LIMIT 1) AS e""",
     ),
 )
-# `_USED` has a subquery that costs one look-up for each share in question. With a join instead, PostgreSQL might read
-# every share that the DAG's runs ever took.
+# `_USED` makes one look-up for each given share. With a join, PostgreSQL might read all shares that the DAG's runs have
+# taken.
 _USED: Final = Statement(
     """
 SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r
@@ -216,12 +216,12 @@ def newest_queued(
 ) -> Script[list[datetime]]:
     """Return the latest instant of each asset's queued events.
 
-    For each asset, only the `NEWEST_EVENTS` events with the highest ids are read. Assets whose events are all ignored
-    are left out.
+    For each asset, only the `NEWEST_EVENTS` events with the highest ids are read. An asset without an instant up to
+    `soon` is left out.
 
     Args:
-        soon: The present instant, plus a tolerance. Later events are ignored: they were recorded before the clock was
-            set back.
+        soon: The present instant, plus a tolerance. Later events are ignored, because they were recorded before the
+            clock was set back.
     """
     found = []
     for asset_id in asset_ids:

@@ -17,8 +17,8 @@ _log = LazyLogger(__name__)
 
 _FIRST_GAP_S: Final = 5.0
 _LONGEST_GAP_S: Final = 300.0
-# If an outage begins within 60 seconds after the end of another outage, both count as one outage. The intervals between
-# an outage's log lines grow, so a database that comes and goes is logged less and less often.
+# An outage that begins within 60 seconds after another outage counts as the same outage: the gap between log lines
+# keeps growing. So a database that fails again and again does not fill the log.
 _SEPARATE_AFTER_S: Final = 60.0
 
 
@@ -44,11 +44,10 @@ class _Outage:
 
 
 class Availability:
-    """Records each success of the database, and each failure after which a later try may succeed.
+    """Records the successes of the database, and the failures after which a retry may succeed.
 
-    The log gets a line when an outage begins and when it ends. In between, the log gets a line for each new reason, and
-    further lines at growing intervals. Each part of the service logs separately which of its work waits for the
-    database.
+    An outage is logged when it begins, for each new reason, at growing intervals, and when it ends. The parts of the
+    service log separately which of their work waits for the database.
 
     Args:
         clock: Monotonic seconds.

@@ -1,8 +1,8 @@
-"""The clock for a SQLite database, and for events that triggers submit.
+"""The host's clock, or a fake clock in tests.
 
-It is the host's clock, or a fake clock in tests. With PostgreSQL, it is only for the submitted events: leases and most
-other instants come from the clock of the database server, see `database_now`. The steps that claim, begin and end runs
-read their host's clock directly.
+On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock, and this clock is
+only for the timestamps of events that triggers submit. The steps that claim, start and end runs call `datetime.now`
+directly.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def utc_now() -> datetime:
 
 
 class TurnClock:
-    """The host's time, read once in each turn of the event loop.
+    """The host's time, read only once in each turn of the event loop.
 
-    So all events that are submitted in one turn have the same instant, which is read and formatted only once.
+    All events that are submitted in one turn have this instant, so it is formatted only once, too.
     """
 
     def __init__(self) -> None:

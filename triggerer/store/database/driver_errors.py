@@ -1,7 +1,7 @@
 """Translates the drivers' exceptions into ours, at the edge of the store.
 
-Source: the tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes in the manuals. Some
-errors have no code, because the driver itself raises them. For instance, no answer came, or a value has a wrong type.
+Source: the manuals' tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes. An error that
+the driver itself raises has no code, for instance a timeout or a value of a wrong type.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _NO_DESCRIPTOR: Final = (
 )
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
-# The hint for a unique violation. Before the service inserts a row, it looks for the row, or it inserts with ON
-# CONFLICT. So a violation shows that another transaction inserted the row after the look-up. A retry will find the row.
+# A unique violation means that another transaction inserted the row at the same time. The service would otherwise have
+# found the row: it looks for a row before it inserts it, or inserts with ON CONFLICT.
 _ROW_EXISTS: Final = "another transaction made the row at the same time; a retry will find it"
 
-# Each entry is the beginning of a SQLSTATE. The first entry that matches an error decides.
+# Each entry is the beginning of a SQLSTATE. The first entry that matches an error is used.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("40001", Conflict, None),
     ("40P01", Conflict, None),
@@ -227,8 +227,8 @@ def _translate_driver(
         # asyncpg's encoders refused the value before anything was sent.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
     is_broken = error is not None and error.connection_invalidated
-    # asyncpg raises "another operation is in progress" if the server is ending the connection, and asyncpg has not yet
-    # read that from the socket.
+    # asyncpg raises "another operation is in progress" while the server ends the connection, until asyncpg notices the
+    # end.
     is_broken |= "another operation" in str(cause)
     if is_broken or "connection" in str(cause).lower():
         return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")

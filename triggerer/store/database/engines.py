@@ -18,8 +18,8 @@ from triggerer.store.database.sqlite.connections import SqliteConnections
 if TYPE_CHECKING:
     from triggerer.store.database.postgres.primary import Primary
 
-# How long a write waits for a writer in another process, such as a command that runs beside `triggerer standalone`.
-# After this time the recorder of events tries its write again, whereas a command reports an error.
+# How long a SQLite write waits while another process writes, such as a command beside `triggerer standalone`. After
+# this time, the recorder of events retries, and a command reports an error.
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 SQLITE_WRITER_PRAGMAS: Final = (
@@ -43,18 +43,18 @@ def _dump(value: Any) -> str:
     return dump_json(value, "a value").decode()
 
 
-# SQLAlchemy must use the JSON functions of the statements that bypass it (`triggerer.store.database.statement`), so
-# that equal values are stored as equal texts.
+# Use the JSON functions of `triggerer.store.database.statement`, whose statements bypass SQLAlchemy. Then equal values
+# are stored as equal strings.
 _JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 
 def sqlite_writer(
     url: URL, *, busy_timeout: timedelta, connections: SqliteConnections
 ) -> AsyncEngine:
-    """Make an engine with one connection, whose transactions take SQLite's write lock when they begin.
+    """Make an engine with one connection. Its transactions take SQLite's write lock at BEGIN.
 
-    A transaction that took the lock later, at its first write, could fail there. If another process had committed since
-    the transaction's first read, SQLite would answer SQLITE_BUSY at once, without waiting for `busy_timeout`.
+    At BEGIN, SQLite waits up to `busy_timeout` for the lock. If a transaction has already read, SQLite may refuse the
+    lock at once with SQLITE_BUSY, namely when another process has committed since that read.
     """
     pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
     return _sqlite_engine(url, busy_timeout, connections, pool)
@@ -90,9 +90,9 @@ def _sqlite_engine(
         connect_args={"async_creator_fn": connect},
         **_JSON,
     )
-    # SQLAlchemy calls `do_terminate` to end a connection after a cancellation. Its own version waits for the
-    # connection's thread in a new task, and a second cancellation would leave the task behind. So replace it by
-    # `_stop`, which only asks the thread to end. `SqliteConnections` waits for the thread.
+    # SQLAlchemy's own `do_terminate` closes a connection after a cancellation, in a new task that waits for the
+    # connection's thread. A second cancellation would leave this task behind. `_stop` only asks the thread to end, and
+    # `SqliteConnections` waits for the thread.
     engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
 
     @event.listens_for(engine.sync_engine, "begin")
@@ -114,8 +114,8 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
 
     @event.listens_for(engine.sync_engine, "checkout")
     def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
-        # This check replaces SQLAlchemy's `pool_pre_ping`, which needs a round trip before each transaction. When a
-        # server restarts, it closes its sockets, and asyncpg notices that at once.
+        # SQLAlchemy's `pool_pre_ping` would need a round trip before each transaction. This check needs none: a server
+        # that restarts closes its sockets, and asyncpg notices that at once.
         if connection.driver_connection.is_closed():
             raise DisconnectionError("the server closed the connection")
         if not primary.is_current(connection.driver_connection):
@@ -133,7 +133,7 @@ def postgres_autocommit_engine(primary: Primary) -> AsyncEngine:
 def _postgres_engine(
     primary: Primary, opens: Callable[[], Awaitable[Any]], **options: Any
 ) -> AsyncEngine:
-    # SQLAlchemy caches prepared statements here, and asyncpg does not. So pass the size of the cache to SQLAlchemy.
+    # SQLAlchemy caches the prepared statements of these connections. So pass the size of the cache to SQLAlchemy.
     size = primary.statement_cache_size
     cache = {} if size is None else {"prepared_statement_cache_size": size}
 

@@ -15,17 +15,17 @@ G = TypeVar("G")
 
 
 class GroupCommit(ABC, Generic[G]):
-    """Writes waiting items as soon as the previous group is written. `G` is a group: the items of one transaction.
+    """Writes items in groups: the items that arrive while one group is written are the next group.
 
-    If the store cannot write a group now, or the outcome of the commit is unknown, the unchanged group is written again
-    after a delay. So writing a group a second time must store nothing twice. If the store refuses a group, the group is
-    halved until the refused item is found.
+    `G` is the type of a group. Each group is one transaction. If the store is unavailable or the outcome of the commit
+    is unknown, the unchanged group is written again after a delay. So a group that is written twice must have the same
+    effect as once. If the store refuses a group, the group is halved until the refused item is found.
     """
 
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
     """Errors after which the same group is written again later."""
     refusals: ClassVar[type[StoreError]]
-    """Errors that another try of the group would raise again, so the group is halved.
+    """Errors that every retry of the same group would raise. The group is halved.
 
     An error in both `retried` and `refusals` is retried. An error in neither ends `run`.
     """
@@ -43,8 +43,8 @@ class GroupCommit(ABC, Generic[G]):
     async def run(self) -> None:
         """Write submitted items until cancelled.
 
-        Cancellation: A transaction that has not committed is rolled back. If it has committed, `_write` first finishes,
-            so that the items count as written.
+        Cancellation: A transaction that has not committed is rolled back. After a commit, `_write` still reports the
+        outcome to the items.
         """
         while True:
             group = self._take()

@@ -1,9 +1,8 @@
-"""Conditions that select rows by a list of ids, with statements that stay fast if PostgreSQL's statistics are wrong.
+"""Conditions on lists of ids, which stay fast if PostgreSQL's statistics are out of date.
 
-If a table was empty when PostgreSQL analyzed it, the planner expects one row in it until the next analysis, however
-many rows were inserted since then. For a join of two such tables, the planner chooses a plan that compares each row of
-one table with each row of the other. But if the query has a list of ids whose length the planner knows, the planner
-chooses a hash join.
+Suppose that a table was empty at its last ANALYZE. Until the next ANALYZE, the planner expects one row in it, however
+many were inserted. For two such tables, the planner chooses a nested loop, which compares each row with each other row.
+But if a query has a list of ids and the planner knows the list's length, it chooses a hash join.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 
 async def plan_with_values(session: AsyncSession) -> None:
-    """Make PostgreSQL plan each statement of this transaction for its values, so that it knows the length of a list."""
+    """Make PostgreSQL plan this transaction's statements for their actual values, so that it knows a list's length."""
     if is_postgres(session):
         setting = func.set_config("plan_cache_mode", "force_custom_plan", True)
         await session.execute(select(setting))
@@ -29,7 +28,7 @@ def is_listed(
     """Return the condition that the column's value is one of the ids: at least one, each once."""
     if is_postgres(session):
         listed = func.unnest(bindparam(None, ids, ARRAY(BigInteger))).column_valued()
-        # The range bounds what the planner reads if it chooses not to look up each id.
+        # If the planner does not look up each id, the range limits how many rows it reads.
         return and_(column == listed, column.between(min(ids), max(ids)))
     values = func.json_each(orjson.dumps(ids).decode()).table_valued("value")
     return column.in_(select(values.c.value))

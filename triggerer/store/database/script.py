@@ -1,14 +1,15 @@
 """Transactions written as scripts: generators that yield one step (a statement) after another, and receive its rows.
 
-A script does no I/O: between its steps it decides in plain Python. So there are three ways to perform a script. On
-SQLite, `Database.perform` makes one call in the connection's thread, from BEGIN to COMMIT. On PostgreSQL,
-`Database.perform` calls the driver directly, with a round trip for each step. The function `perform` here makes the
-script a part of a session's transaction.
+A script does no I/O: between its steps it decides in plain Python. So one script can be performed in three ways:
 
-A statement through SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time, and each transaction 0.3 to 1.1 ms more. A
-call in the connection's thread takes only 0.07 ms of the event loop's time, however long the call lasts
-(tests/benchmarks/store_bench.py). So the transactions that turn messages into runs are scripts. Most others are
-written with SQLAlchemy.
+- On SQLite, `Database.perform` makes one call in the connection's thread, from BEGIN to COMMIT.
+- On PostgreSQL, `Database.perform` calls the driver directly, with a round trip for each step.
+- The function `perform` below makes the script a part of a session's transaction.
+
+Scripts are faster than SQLAlchemy. A statement through SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time, and a
+transaction 0.3 to 1.1 ms more. A whole script on SQLite takes 0.07 ms of the event loop's time
+(tests/benchmarks/store_bench.py). So the transactions that turn messages into runs are scripts. Most others use
+SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -77,9 +78,7 @@ class ScriptRunner(ABC):
     """Performs scripts in transactions of their own, on connections that do not belong to SQLAlchemy's pools."""
 
     has_written = True
-    """False if SQLite's last transaction changed no row. The success of such a transaction does not show that the disk
-    has room.
-    """
+    """False if the last transaction on SQLite changed no row. Its success does not show that the disk has room."""
 
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:

@@ -17,9 +17,8 @@ from triggerer.store.database.transactions import Database
 async def perform_in_separate_transactions(database: Database, script: Script[T]) -> T:
     """Perform a script that only reads, each step in a transaction of its own.
 
-    So a long computation between two steps leaves no transaction open. PostgreSQL would end a session that is idle in
-    a transaction for longer than `idle_in_transaction_session_timeout`. As with READ COMMITTED, the steps may see
-    different states of the database.
+    So no transaction is open while the script computes. PostgreSQL would end a session that is idle in a transaction
+    for longer than `idle_in_transaction_session_timeout`. The steps may see different states of the database.
 
     Raises:
         StoreUnavailable, StoreRefused: As for `Database.reading`.

@@ -1,8 +1,7 @@
-"""SQL statements that are written once as text for both databases, and that bypass SQLAlchemy because it is too slow.
+"""SQL statements that are written once for both databases. They bypass SQLAlchemy, which is slower.
 
-The text of a `Statement` is formatted when its module is imported, and the driver receives this text unchanged. Calling
-the `Statement` with its values returns a step of a script. Only scripts use such statements, above all the scripts that
-turn messages into runs. Everything else is written with SQLAlchemy.
+A `Statement` formats its text once, at import. Calling the `Statement` with values returns a step of a script. The
+scripts that turn messages into runs use such statements. Most other code uses SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from triggerer.store.database.script import Row
 class OneOrMany(NamedTuple):
     """The part of a statement that uses a list of values or rows. Usually the list has one item.
 
-    SQLite receives the list as JSON, and makes a table of it at each execution. This takes a third of the time of a
-    short statement. So there is a second text for a list of one item, which needs no JSON.
+    SQLite receives the list as JSON and turns it into a table, which takes a third of the time of a short statement.
+    For a list of one item, the text `of_one` avoids this.
     """
 
     sqlite: str
@@ -40,9 +39,12 @@ class OneOrMany(NamedTuple):
 class Statement:
     """An SQL template with `{parameter}`s, and with `{CONSTANT}`s whose text differs between the databases.
 
-    Calling it with values returns a step. Callers pass the same Python values for both databases. An aware instant is
-    converted to the form of the columns. A list becomes JSON on SQLite, and an array on PostgreSQL. The rows of the
-    step are not converted: on SQLite their JSON and instants are text, see `json_from` and `instant_from`.
+    Calling the statement with values returns a step. The caller passes the same Python values for both databases:
+
+    - An aware instant is converted to the form of the columns.
+    - A list becomes JSON on SQLite, and an array on PostgreSQL.
+
+    The step's rows are not converted. On SQLite their JSON and instants are text, see `json_from` and `instant_from`.
 
     Args:
         constants: Each constant's text for SQLite and for PostgreSQL. A text may contain parameters.
@@ -165,8 +167,7 @@ class ParameterRows:
         """
 
         def default(value: Any) -> Any:
-            # orjson calls this for values that it cannot write in the right form: instants, and rows that are named
-            # tuples.
+            # orjson calls this for instants and for named tuples.
             return instant(value) if isinstance(value, datetime) else list(value)
 
         try:
@@ -196,8 +197,8 @@ def parameter_rows(**columns: str) -> OneOrMany:
     """Return the SQL text that turns the parameter `rows`, a `ParameterRows`, into a table.
 
     Args:
-        columns: The names of the table's columns, each with PostgreSQL's type. The values may be texts, numbers, truth
-            values, instants and None.
+        columns: The names of the table's columns, each with PostgreSQL's type. Values may be strings, numbers,
+            booleans, instants and None.
     """
     extracted = ", ".join(f"json_extract(value, '$[{i}]') AS {c}" for i, c in enumerate(columns))
     cast = ", ".join(f"(v ->> {i})::{kind} AS {c}" for i, (c, kind) in enumerate(columns.items()))

@@ -75,8 +75,8 @@ class Database:
         self._file = file
         self._commit_timeout = commit_timeout
         self._now = now
-        # SQLite has one writer at a time. The writers of this process wait for this lock in order. SQLite's own waiting
-        # polls with sleeps, and serves writers in any order.
+        # SQLite allows one writer at a time. This lock serves the writers of this process in the order of their
+        # arrival. SQLite's own waiting polls with sleeps, and serves writers in no particular order.
         self._turn = anyio.Lock(fast_acquire=True) if self.dialect == "sqlite" else None
 
     @property
@@ -146,8 +146,8 @@ class Database:
     async def perform_step(self, step: Step) -> list[Row]:
         """Perform one step in a transaction of its own; return its rows.
 
-        The method wakes no subscriber. If subscribers wait for the change, call `announce_here` afterwards. On
-        PostgreSQL the step itself must notify other processes.
+        No subscriber is woken: call `announce_here` afterwards if subscribers wait for the change. On PostgreSQL the
+        step itself must notify other processes.
 
         Raises:
             The errors of `transaction`.
@@ -172,9 +172,8 @@ class Database:
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Perform steps that do not depend on one another; return the rows of each step, in the given order.
 
-        On SQLite the steps share a transaction. On PostgreSQL each step has its own transaction, in this order, because
-        a shared transaction would take two more round trips, for BEGIN and COMMIT. The method wakes no
-        subscriber: see `perform_step`.
+        On SQLite all steps are one transaction. On PostgreSQL each step is a transaction, because a shared transaction
+        would take two more round trips, for BEGIN and COMMIT. No subscriber is woken, see `perform_step`.
 
         Raises:
             The errors of `transaction`. On PostgreSQL the steps before the failed step are committed.
@@ -228,7 +227,7 @@ class Database:
     async def _count_changed_rows(self, session: AsyncSession) -> int | None:
         """Return how many rows the connection has changed since it was opened.
 
-        None: nobody needs the number, because the database is not SQLite, or there is no outage of writing.
+        None: the number is not needed, because the database is PostgreSQL, or there is no outage of writing.
         """
         if self.path is None or not self.availability.has_outage(Use.WRITES):
             return None
@@ -292,8 +291,8 @@ class Database:
             try:
                 await session.close()
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller needs the outcome or the error of its block, not this error. SQLAlchemy drops a connection
-                # that cannot roll back, and the database then undoes the transaction.
+                # The caller needs the outcome of its block, not this error. SQLAlchemy has dropped the connection, so
+                # the database rolls the transaction back.
                 _log.warning("a connection was dropped", database=self.name, error=str(error))
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)

@@ -14,10 +14,10 @@ from triggerer.store.database.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class TwoStatements:
-    """A step that returns the rows of `first`. On SQLite, `second` is executed too if `first` returned rows.
+    """A step that returns the rows of the statement `first`.
 
-    PostgreSQL receives `whole` instead, one statement that does the work of `first` and `second` in one round trip. All
-    three statements take their parameters from `values`.
+    On SQLite, `second` is executed too if `first` returned rows. PostgreSQL receives one statement, `whole`, which does
+    the work of both in one round trip. All three statements take their parameters from `values`.
     """
 
     first: Statement

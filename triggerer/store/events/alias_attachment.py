@@ -14,7 +14,7 @@ _IDENTITIES: Final = Statement(
     "SELECT idempotency_key, ordinal, asset_id, id FROM asset_event WHERE id {IN_EVENTS}",
     IN_EVENTS=in_list("event_ids", "bigint"),
 )
-# "WHERE true" is needed: after a plain FROM, SQLite would parse the ON of ON CONFLICT as the condition of a join.
+# "WHERE true" is needed: without it, SQLite would read the ON of ON CONFLICT as a join condition.
 _RESOLVE: Final = Statement(
     """
 INSERT INTO asset_alias_member (alias_id, asset_id)
@@ -30,8 +30,7 @@ WHERE s.alias_id {IN_ALIASES}
 """,
     IN_ALIASES=in_list("alias_ids", "bigint"),
 )
-# A DAG may wait for the asset and the alias, or for several aliases of the event. DISTINCT and ON CONFLICT queue the
-# event once for such a DAG.
+# A DAG may wait for the event's asset and alias, or for several of its aliases. It must get the event only once.
 _QUEUE: Final = Statement(
     """
 INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)

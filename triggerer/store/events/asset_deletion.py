@@ -45,7 +45,7 @@ class AssetUse:
     parked: tuple[str, int] | None
     """A watcher that has stored or parked messages, and their number. The watcher may be deleted already."""
     queued: int
-    """The asset's waiting events. An event that waits for two DAGs, or for two partition keys, counts twice.
+    """The asset's waiting events, counted once for each DAG and each partition key that they wait for.
 
     An operator can delete an asset together with its waiting events.
     """
@@ -110,7 +110,7 @@ async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
     """Return how many queued events of an asset wait, see `AssetUse.queued`.
 
-    The query joins with the DAGs, because the indexes of both queue tables begin with the DAG.
+    The join with the DAGs lets the database use the indexes, which begin with the DAG.
     """
     waiting = 0
     for entry in _ENTRIES:

@@ -29,16 +29,15 @@ from triggerer.store.events.event_rows import EventRows
 class RecordEvents:
     """A step: store a batch of trigger events, and queue them for DAGs.
 
-    A fence is a lease as the transaction checks it: stream, owner and epoch. The one result row begins with three
-    values:
+    A row is not stored if its fence does not hold. The streams of the stored rows stay locked until the transaction
+    ends, so that no other instance claims them meanwhile. On PostgreSQL the statement also notifies other processes, so
+    it can be the whole transaction.
+
+    The one result row begins with three values:
 
     - the ids of DAGs for which events may have been queued,
     - the numbers of the fences that hold,
     - how many events are new, without duplicates.
-
-    Rows whose fence does not hold are not stored. The streams of the other rows stay locked until the transaction ends,
-    so that no other instance claims them meanwhile. On PostgreSQL the statement also notifies other processes, so it
-    can be the whole transaction. On SQLite there is no other process to notify.
 
     Args:
         rows: At least one row.
@@ -68,8 +67,7 @@ class RecordEvents:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows
         has_keys = rows.partition_keys is not None
-        # All extras are sent as one JSON text, and all keys as another. If they were arrays, the driver would encode
-        # each value.
+        # All extras are sent as one JSON text, and all keys as another. The driver would encode each value of an array.
         extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
         shared = map(list, zip(*rows.shared, strict=True))
@@ -83,9 +81,9 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Many rows have equal fields, such as the asset id. Each such field is sent as an array, and a row has an index
-# (`shared`) into these arrays. Reading an array element takes constant time, because the elements have equal sizes.
-# With a join, the server might compare each row with each set of shared fields.
+# Many rows have equal fields, such as the asset id. These fields are sent once, as arrays, and each row has an index
+# (`shared`) into them. Reading an array element takes constant time, because the elements have equal sizes. A join
+# could compare each row with each set of fields.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
@@ -127,7 +125,6 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-# A batch without partition keys has a statement of its own. Most batches are of this kind, and sending an array of
-# nulls as their keys would cost time.
+# Most batches have no partition keys. Their statement does without an array of nulls, which would cost time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
 """The statements for batches without partition keys (False) and with partition keys (True)."""

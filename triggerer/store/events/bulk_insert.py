@@ -2,12 +2,12 @@
 
 Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py):
 
-- On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`.
-  The INSERT with VALUES is 1.5 times as fast as a separate INSERT for each row. It is four times as fast while the
-  event loop is busy. Then each statement releases Python's global lock, and waits up to half a millisecond to get the
-  lock back. Statements with 1,000 rows save another seventh of the time to store a message.
-- On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. `batch_statement`, which inserts the
-  events of triggers, sends JSON texts instead. JSON texts cost the driver a third of the time that arrays cost.
+- On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`,
+  and 1.5 times as fast as an INSERT for each row. While the event loop is busy, it is four times as fast as an INSERT
+  for each row, because the thread waits for Python's global lock after each statement. With 1,000 rows in a statement,
+  storing a message takes a seventh less time.
+- On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. For the events of triggers,
+  `batch_statement` sends JSON texts, which cost the driver a third of the time of arrays.
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ class Inserted:
 
 _COLUMNS: Final = ", ".join(EventRow._fields)
 
-# The numbers of rows that an INSERT may have. Versions of SQLite before 3.32 allow only 999 parameters, so there the
-# largest INSERT has fewer than 1,000 rows.
+# The numbers of rows that an INSERT may have. SQLite's limit of parameters may rule out the larger numbers.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
-# `_SQLITE_HIGHEST` reads the highest id before the insert. SQLite has one writer at a time, so all rows with higher ids
-# are new rows of this step.
+# SQLite has one writer at a time. So all rows with ids above `_SQLITE_HIGHEST`, which is read before the insert, are
+# new rows of this step.
 _SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
@@ -76,8 +75,8 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# `_SQLITE_QUEUE_ONE` queues a single event. A DAG and an asset have at most one row in `dag_schedule_asset`, so no
-# entry is inserted twice.
+# Queues a single event. An asset has at most one row in `dag_schedule_asset` for each DAG, so no entry is inserted
+# twice.
 _SQLITE_QUEUE_ONE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "
@@ -86,9 +85,9 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# PostgreSQL computes the new ids after ORDER BY, so the ids follow the order of the rows. `POSTGRES_TIMESTAMP` replaces
-# a timestamp after the server's time by the server's time. The instant of a run that takes events comes from the
-# server's clock, too. So no run is older than one of its events, even if hosts' clocks differ.
+# PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows. `POSTGRES_TIMESTAMP` replaces an
+# instant in the future by the server's time, because hosts' clocks may differ. So no event is later than a run that
+# takes it: the run's instant also comes from the server's clock.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
@@ -140,7 +139,7 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
 class InsertEvents:
     """A step: insert and queue events. Its result row has the ids of DAGs with queued events, and the new events' ids.
 
-    If some events were duplicates, the result may include DAGs whose queue did not change. If `want_ids` is false, the
+    If some events were duplicates, a DAG may be named although its queue did not change. If `want_ids` is false, the
     event ids are missing.
     """
 
@@ -175,7 +174,7 @@ def insert_into_sqlite(
 ) -> tuple[Sequence[str], Sequence[int], int]:
     """Insert events and queue them.
 
-    No Python code runs for each row. Such code would hold Python's global lock, and the event loop would wait for it.
+    No Python code runs for each row, because it would hold Python's global lock and delay the event loop.
 
     Args:
         columns: One list for each field of `EventRow`, with a value for each event. The last four fields may be left

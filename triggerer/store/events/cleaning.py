@@ -65,8 +65,8 @@ _DELETE: Final = Statement(
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
-# `_DELETE_DIVIDED` has a range of ids, which makes the planner use the index on event ids. Without the range, the
-# planner would choose the index of events that runs have taken, and read that index from the start.
+# The range of ids makes the planner use the index on event ids. Otherwise the planner would read the index of events
+# that runs have taken, from its start.
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event
@@ -105,10 +105,10 @@ class Window:
     emitted: frozenset[int]
     """Events that a task of a run emitted, if the run's row remains after this cleaning.
 
-    If the task is tried again, the events' keys show that the events are stored already.
+    If the task is retried, the events' keys prevent duplicates.
     """
     orphans: frozenset[int]
-    """Events that a task of a deleted run emitted, if they still have the idempotency key that the task gave them."""
+    """Events that a task of a deleted run emitted, and that still have the task's idempotency key."""
     divided: frozenset[int]
     """Events that were divided among partition keys. Each still has an entry in the queue."""
 

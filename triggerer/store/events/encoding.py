@@ -14,11 +14,7 @@ from triggerer.domain.text.json_text import dump_json
 from triggerer.errors import RowRefused
 
 MAX_KEY_BYTES: Final = 1_000
-"""The longest idempotency key, in bytes.
-
-PostgreSQL refuses index entries of more than 2,704 bytes. The keys of our producers, such as a topic's id with an
-offset, are far shorter.
-"""
+"""The longest idempotency key, in bytes. PostgreSQL refuses index entries of more than 2,704 bytes."""
 
 _MAX_ORDINAL: Final = 2**31 - 1
 
@@ -28,7 +24,7 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
 
     Values that JSON does not know are converted:
 
-    - instants become ISO 8601 texts,
+    - instants become strings in ISO 8601,
     - UUIDs, decimals, paths and the keys of mappings become strings,
     - enums become their values,
     - dataclasses and mappings become objects,
@@ -48,9 +44,8 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
     try:
         encoded = dump_json(document, "a payload", default=_plain)
     except RowRefused:
-        # Try again, and allow keys that are no strings. The first try does not allow them, because the option makes
-        # encoding slower. Only the second try gives the payload a name for the error, because almost all payloads
-        # are encoded at the first try.
+        # Only this second try allows keys that are not strings, because the option makes encoding slower. Almost all
+        # payloads are encoded at the first try, so only the second builds the name for an error.
         name = what or f"a payload of type {type(payload).__name__}"
         encoded = dump_json(document, name, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     if len(encoded) > max_bytes:
@@ -90,6 +85,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, AbstractSet):
-        # Equal sets must have equal texts in every process.
+        # Equal sets must give equal JSON in every process.
         return sorted(value, key=repr)
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,4 +1,4 @@
-"""A batch of trigger events. Their rows are made only once, so that a second try of a write has identical rows."""
+"""A batch of trigger events. The rows are made only once, so that each retry of a write has identical rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ def size_of(extra: str) -> int:
 
 
 class EventBatch:
-    """Events and their rows.
+    """Events and their rows. An event has one row for each watcher that receives it.
 
-    An event has one row for each watcher that receives it. The rows are kept as columns, in a few long lists, because
-    both databases insert them in this form.
-
-    `add` and `add_without_rows` fill the batch. Once its write has begun, no event is added.
+    The rows are kept as a few long lists, one for each column, because both databases insert them in this form. `add`
+    and `add_without_rows` fill the batch. Once the batch is being written, nothing is added.
     """
 
     __slots__ = (
@@ -64,8 +62,8 @@ class EventBatch:
         self.partition_keys: list[str | None] | None = None
         self.fences: dict[Fence, int] = {}
         """The fences (leases) under which rows may be written, each with its number, counted from 1."""
-        # The source, instant and ordinal of the previous event. The next event usually has the same values, and then
-        # needs no look-up.
+        # The source, instant and ordinal of the previous event. Usually the next event has equal values and needs no
+        # look-up.
         self._source: EventSource | None = None
         self._now: datetime | None = None
         self._ordinal = 0
@@ -74,7 +72,7 @@ class EventBatch:
         self._known: dict[tuple[int, datetime, int], tuple[EventSource, tuple[int, ...]]] = {}
         """The indices of fields in `shared`, by `id(source)`, instant and ordinal.
 
-        A value also has the source and keeps it alive, so no other source can get the same `id`.
+        The value contains the source, so that the source stays alive and no other source gets the same `id`.
         """
         self.size_bytes = 0
         """The size of all payloads in bytes. A payload counts once for each row of its event."""

@@ -37,11 +37,11 @@ async def read_pieces(
     - the event's id,
     - the name and the URI of the asset,
     - the timestamp, on SQLite as text in UTC,
-    - the watcher, DAG, run and task that made the event,
+    - the watcher, DAG, run and task that the event came from,
     - `extra`, as JSON text.
 
     Args:
-        last_id: Events with a greater id are left out.
+        last_id: Events with a higher id are left out.
         run_pk: The run whose triggering events are read; needs `uri`. None: all events of the asset or alias.
         uri: The URI of the asset. None: `alias` is given.
     """
@@ -58,8 +58,8 @@ async def read_pieces(
             yield columns
 
 
-# The functions below read the ids first, and then look the events up by their ids. (The module `run_events` explains
-# why a join would be slow.) They call the drivers directly, because a row through SQLAlchemy takes twice as long.
+# The functions below read the ids first, and then look up the events (`run_events._read` explains why). They call the
+# drivers directly, because SQLAlchemy takes twice as long for each row.
 
 
 async def _read_sqlite(
@@ -93,7 +93,7 @@ def _look_up(session: AsyncSession, ids: Sequence[Sequence[int]]) -> tuple[str, 
     wanted = is_listed(session, AssetEvent.id, [event_id for (event_id,) in ids])
     if is_postgres(session):
         return _compiled(session, columns_of(session, wanted))
-    # The timestamps stay text. Parsing a million instants in Python would take seconds, and Arrow can read the text.
+    # The timestamps stay text, which Arrow can read. Parsing a million instants in Python would take seconds.
     query = columns_of(session, wanted, timestamp=type_coerce(AssetEvent.timestamp, Text))
     return _compiled(session, query.order_by(AssetEvent.id))
 

@@ -21,10 +21,10 @@ class SharedFields(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventRows:
-    """Rows of `asset_event`, as columns. The lists are not copied, and nothing changes them while they are written.
+    """Rows of `asset_event`, as columns. The lists are not copied, so nothing may change them while they are written.
 
-    Drivers encode each value of a column. PostgreSQL's driver would take three times as long if the shared fields were
-    sent with every row.
+    A driver encodes each value of a column. Sending the shared fields with every row would triple the time of
+    PostgreSQL's driver.
     """
 
     extras: Sequence[str]
@@ -45,7 +45,7 @@ class EventRows:
         return self._of_each_row([fields.fence_number for fields in self.shared])
 
     def columns(self) -> list[Sequence[Any]]:
-        """Return a list for each of the first six fields of `EventRow`, and one for the partition keys, if any."""
+        """Return lists for the first six fields of `EventRow`, and one for the partition keys if there are any."""
         asset_ids, timestamps, watcher_ids, ordinals, _ = map(
             self._of_each_row, zip(*self.shared, strict=True)
         )

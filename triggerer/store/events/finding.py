@@ -21,11 +21,9 @@ _PLACE: Final = re.compile(r"(?P<topic>.+)/(?P<partition>\d{1,10})/(?P<offset>\d
 async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
     """Return the events whose idempotency key is `text`, at most 100.
 
-    If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too.
-
-    The idempotency key of a Kafka message contains the id of its topic, not the name. So the topic's present id is
-    first read from the newest event of each asset that has a watcher of the topic. If the topic was deleted and created
-    again, messages of the earlier topic are not found.
+    If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too. Their
+    keys contain the topic's id. This id is read from the newest event of each asset that has a watcher of the topic. So
+    if the topic was deleted and created again, messages of the old topic are not found.
     """
     keys = {text}
     if place := _PLACE.fullmatch(text):
@@ -33,7 +31,8 @@ async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
             keys.add(f"{topic_id}/{place['partition']}/{place['offset']}")
     query = (
         select(AssetEvent.id)
-        # If the log lost its end and was written again, the keys of the new messages end with a plus sign and an epoch.
+        # After a cut (the log lost its end), new messages get the lost offsets again. Their keys end with a plus sign
+        # and an epoch.
         .where(
             or_(
                 AssetEvent.idempotency_key.in_(keys),

@@ -1,10 +1,10 @@
 """Reads new asset events, for clients that want every event that is recorded from now on.
 
-On PostgreSQL, events do not become visible in the order of their ids: a transaction with higher ids may commit first. A
-client that always asked for "everything after the highest id that I know" would lose events.
-Therefore a client reads in rounds. A round begins at a settled id: every transaction that took this id or a lower one
-has ended. The round ends at the newest event. So each round returns the events of about the last minute again, and the
-client drops the ids that it knows. Delivery is at least once, and not ordered.
+On PostgreSQL, a transaction with higher event ids may commit before a transaction with lower ids. A client that always
+asked for the events after the highest id that it knows would miss the lower ids.
+Therefore a client reads in rounds. A round begins at a settled id: every transaction that took this id or a lower id
+has ended. A round ends at the newest event. So each round repeats the events of about the last minute, and the client
+drops the ids that it knows. Delivery is at least once, and not ordered.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from triggerer.store.schema.models import AssetEvent
 _NAME: Final = "asset_events_by_arrival"
 _MOST_MARKS: Final = 8
 _LATEST_SUBMISSION: Final = timedelta(minutes=10)
-"""How much earlier an event's timestamp may be than the moment when the event gets its id.
+"""How much earlier than its id an event may get its timestamp.
 
-An event gets its timestamp when it is submitted, and its id when it is written. While the database is away, the event
-waits in the recorder.
+An event gets its timestamp when it is submitted, and its id when it is written. While the database is away, it waits in
+between.
 """
 
 
@@ -49,7 +49,7 @@ class _State(BaseModel):
     marks: list[tuple[float, int]]
     """Past instants, in seconds since 1970, each with the highest id at that instant.
 
-    Once an instant is one `window` in the past, its id is a settled id.
+    An id is settled once its instant is one `window` in the past.
     """
 
 
@@ -122,8 +122,8 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
         return
     now = (await database_now(session)).timestamp()
     seconds = window.total_seconds()
-    # Once a mark is as old as the window, its id and all lower ids are settled. New marks are added at intervals of a
-    # quarter of the window, so a few marks are enough.
+    # Once a mark is as old as the window, its id is settled. New marks are a quarter of the window apart, so a few are
+    # enough.
     if not state.marks or now - state.marks[-1][0] >= seconds / 4:
         state.marks.append((now, state.until))
     settled = [top for at, top in state.marks if at <= now - seconds]
@@ -139,8 +139,8 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
         return await session.scalar(select(func.max(AssetEvent.id))) or 0
     limit = await database_now(session) - window - _LATEST_SUBMISSION
     low, high = 0, await session.scalar(select(func.max(AssetEvent.id))) or 0
-    # Binary search for the last event before `limit`. Timestamps do not quite follow the ids, so the search may find a
-    # neighbour of this event. That does no harm: `limit` is so far in the past that the neighbour's id is settled, too.
+    # Binary search for the last event before `limit`. Timestamps do not strictly follow the ids, so the search may end
+    # at a nearby event. That does no harm, because ids near `limit` are settled, too.
     while low < high:
         middle = (low + high + 1) // 2
         at: datetime | None = await session.scalar(

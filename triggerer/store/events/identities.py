@@ -1,4 +1,4 @@
-"""Tells which name and URI an asset had when an event was recorded, and which events belong to a name or URI."""
+"""Finds the name and URI that an asset had when an event was recorded, and the events recorded under a name or URI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.store.schema.models import Asset, AssetEvent, FormerIdentity
 
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 NAME = func.coalesce(FormerIdentity.name, Asset.name)
-"""The name that an event's asset had when the event was recorded, as a column for queries with `with_identity`.
+"""A column for queries with `with_identity`: the asset's name when the event was recorded.
 
 `URI` is the column of the asset's URI at that time.
 """
@@ -101,8 +101,7 @@ def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
     """Return the condition that an `AssetEvent` belongs to one of the spans."""
     whole = [span.asset_id for span in spans if span.is_whole]
     parts = [span.condition() for span in spans if not span.is_whole]
-    # The assets whose events all belong to one span go into one IN list. SQLite allows an IN list of any length, but
-    # only a few hundred parts in an OR.
+    # Put whole assets into one IN list. SQLite allows an IN list of any length, but only a few hundred parts in an OR.
     return or_(AssetEvent.asset_id.in_(whole), *parts)
 
 

@@ -45,16 +45,15 @@ async def list_asset_events(
 ) -> list[AssetEventView]:
     """Return events, newest first.
 
-    With the state `unused`, the query may have to read the whole history, or all events of `asset` or `dag`. There is
-    no index of the events for which no DAG waited, because each insert of an event would have to maintain it.
+    The state `unused` may require reading the whole history, or all events of `asset` or `dag`. An index of unused
+    events would slow down each insert of an event, so there is none.
 
     Args:
         after: Only older events, whose ids are lower than this id.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: the event waits for a DAG. `consumed`: the event waited for DAGs, and runs of all these DAGs
-            have taken it. `unused`: the event never waited for a DAG. The queries for `queued` and `consumed` are
-            slower if many other events are in the queues.
+            have taken it. `unused`: the event never waited for a DAG.
     """
     wanted = await _wanted(session, asset=asset, dag=dag, event_id=event_id, state=state)
     if after is not None:
@@ -124,7 +123,7 @@ async def events_after(
 ) -> list[AssetEventView]:
     """Return the events with ids above `event_id`, lowest first.
 
-    An event with a lower id than these may become visible later: see `triggerer.store.events.following`.
+    On PostgreSQL, events with lower ids may become visible later: see `triggerer.store.events.following`.
 
     Args:
         asset: Only events that were recorded under this name or this URI.
@@ -168,8 +167,7 @@ async def _ids_in_state(
 ) -> list[int]:
     """Return the ids of consumed or unused events, highest first, up to `limit` ids (0: all).
 
-    No index finds the events in these states. So ids of events are read in windows, and compared with the queue
-    entries of each window.
+    No index finds these events. So events are read in windows, and compared with the queue entries of each window.
 
     Args:
         wanted: The other conditions for the events.
@@ -192,7 +190,7 @@ async def _ids_in_state(
             break
         highest, lowest = candidates[0], candidates[-1]
         in_queue = QueuedAssetEvent.asset_event_id
-        # If candidates are few, look up the queue entries of each. Otherwise read all entries in this range of ids.
+        # For few candidates, look up the queue entries of each. Otherwise read all entries in this range of ids.
         are_few = 4 * len(candidates) < highest - lowest
         entries = select(in_queue).where(
             is_listed(session, in_queue, candidates)

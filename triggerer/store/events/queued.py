@@ -54,19 +54,18 @@ async def list_queued_events(
 ) -> list[QueuedEventView]:
     """Return the waiting events, sorted by DAG, then in the order of recording.
 
-    For a partitioned DAG, the scheduler divides an event among partition keys. A divided event is listed once for each
-    key.
+    If the scheduler has divided an event among partition keys, the event is listed once for each key.
 
     Args:
-        after: Only entries after this DAG id, event id and partition key. An empty key stands for an event that is not
+        after: Only entries after this DAG id, event id and partition key. The key is empty for an event that is not
             divided.
         state: The state of the DAG: `active`, `paused` or `stale`.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
     parts = []
     for entry, key in _ENTRIES:
-        # `+ 0` makes PostgreSQL use the index of waiting events. Without it, the planner expects waiting entries at the
-        # start of the primary key, and reads all entries that the DAG's runs have taken.
+        # `+ 0` makes PostgreSQL use the index of waiting events. Otherwise the planner would read the primary key from
+        # its start, with all entries that the DAG's runs have taken.
         number = entry.asset_event_id + 0
         chosen = (
             select(
@@ -83,7 +82,7 @@ async def list_queued_events(
         if after is not None:
             chosen = chosen.where(tuple_(entry.dag_id, number, key) > tuple_(*after))
         parts.append(select(limited(chosen, limit).subquery()))
-    # The database sorts the rows of both tables, because Python may order texts in another way.
+    # The database sorts the rows of both tables, because Python may sort strings differently.
     both = union_all(*parts).subquery()
     first = limited(select(both).order_by(both.c.dag_id, both.c.event_id, both.c.key), limit)
     place = first.subquery().c
@@ -126,8 +125,8 @@ async def delete_queued_events(
 ) -> int:
     """Remove waiting events from the queues for good, so that no run takes them. Return the number of removed entries.
 
-    The events themselves stay. A scheduler that plans for one of these DAGs at this moment notices the change, and
-    plans again.
+    The events themselves stay. If a scheduler is planning runs of one of these DAGs, it notices the change and plans
+    again.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
     return await empty_queues(session, dag=dag, assets=of_asset)
@@ -142,10 +141,9 @@ async def empty_queues(
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
-    # Lock the DAGs' rows in the order of the ids, so that two such transactions cannot deadlock. If a scheduler that
-    # plans for a DAG has locked the row, this transaction waits for the scheduler. A scheduler that plans without a
-    # lock compares the row's version when it writes. So the UPDATE gives each row a new version, though it changes no
-    # value. The scheduler then plans again.
+    # Lock the DAGs' rows in the order of their ids, so that two such transactions cannot deadlock. If a scheduler has
+    # locked a row while it plans, this transaction waits. A scheduler that plans without a lock compares the row's
+    # version when it writes. So the UPDATE gives each row a new version, without changing a value.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))

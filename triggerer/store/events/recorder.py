@@ -49,17 +49,17 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # 16 MiB: the most bytes of payloads in one transaction. With small payloads, MAX_BATCH_ROWS is reached first.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-# 64 MiB: room for four transactions of large payloads. While one is written, filters submit the next events. A process
-# has one recorder, so this bounds the pending payloads of all its streams.
+# 64 MiB: room for four transactions of large payloads, so that filters can submit events while one transaction is
+# written. A process has one recorder, so the limit is for all its streams together.
 MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 
 class EventRecorder(GroupCommit[EventBatch]):
     """The `EventSink` to which streams submit events. It stores and completes the events in the order of submission.
 
-    An event has a row for each of its watchers. Once all its rows are durable, `complete(None)` is called on the event.
-    An event of a redelivered message is completed too, although its rows were stored already. While the database is
-    away, events wait, and none is completed. If `run` is cancelled, the remaining events are never completed.
+    An event has a row for each of its watchers. Once all rows are durable, `complete(None)` is called on the event,
+    even if an earlier delivery of the message had stored them. While the database is away, events wait, and none is
+    completed. If `run` is cancelled, the remaining events are never completed.
 
     Args:
         max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
@@ -70,7 +70,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     """
 
     # `TransientStoreError` includes `OutcomeUnknown`, so a commit with an unknown outcome is repeated. If the first
-    # commit has succeeded, the idempotency keys of the rows make the second write harmless.
+    # commit has succeeded, the rows' idempotency keys make the repeat harmless.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
@@ -123,8 +123,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Encode an event's payload and add the event to the next transaction; see `EventSink`."""
         if key is None:
-            # The message has no identity, so its redelivery is stored as another event. The random key serves only a
-            # second try of the write: by this key the store recognises the event.
+            # A message without an identity is stored again when it is redelivered. The random key only lets the store
+            # recognise the event when the write is retried.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
@@ -169,7 +169,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Add events and their stream's next state to one transaction.
 
-        The producer made the state. It says that the source was read up to these events.
+        The state was made by the producer. It counts the source as read up to these events, so it must not be stored
+        without them.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
@@ -213,9 +214,9 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The state of a stream counts some events of the group as read. If one of these events is refused, the
-            # state must not be stored. But the error does not say which row was refused: an event, and which one, or a
-            # state. So report all states of the group as failed, and write the events without them.
+            # The error does not show whether an event or a state was refused. If it was an event, its stream's state
+            # must not be stored, because the state counts the event as read. So report all states of the group as
+            # failed, and write the events without them.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()
@@ -278,8 +279,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # A commit whose answer was lost may have queued events. The second try found these events stored, and
-            # announced nothing. So announce queued events now.
+            # A commit whose answer was lost may have queued events. The retry found them stored, and announced nothing.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
 

@@ -73,8 +73,8 @@ class NamedAsset:
 class Page:
     """A request for one page of a sequence of events. The sequence is ordered by id.
 
-    A page of large events ends early (`PAGE_CHARACTERS`). Only a page beyond the end of the sequence has no events.
-    Skipped events cost time too, because the database counts their index entries one by one.
+    A page of large events ends early (`PAGE_CHARACTERS`). A page without events is beyond the end of the sequence.
+    Skipping events takes time, because the database counts their index entries one by one.
     """
 
     last_id: int
@@ -141,8 +141,8 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    The query is slow for an alias with more than 100 assets: the database sorts all events from the beginning of the
-    page on.
+    For an alias with more than 100 assets this is slow: the database sorts all events from the beginning of the page
+    on.
     """
     spans = await _spans(session, uri, alias)
     if not spans:
@@ -224,10 +224,10 @@ def columns_of(
     """Return a query of the events that meet the condition `wanted`, with the columns of a page; `extra` is the last.
 
     Args:
-        timestamp: An expression to select in place of the timestamp. None: the timestamp itself.
+        timestamp: An expression to select instead of the timestamp. None: the timestamp itself.
     """
-    # `extra` stays text. Decoding and encoding it for thousands of events would delay the event loop more than
-    # everything else in this function.
+    # `extra` stays text. Decoding and encoding it for thousands of events would take more time than the rest of this
+    # function.
     as_text = cast if is_postgres(session) else type_coerce
     columns = select(
         AssetEvent.id,
@@ -249,9 +249,8 @@ def columns_of(
 async def _read(session: AsyncSession, page: Page, ids: Select[int]) -> list[dict[str, Any]]:
     """Read the events of a page. `ids` is the sorted query of the sequence's ids.
 
-    The ids are read first, and the events are looked up by their ids. If one statement joined the events with the
-    query of the ids, its time could be quadratic: PostgreSQL's statistics may still say that a table is empty, for
-    instance if many events have arrived after a cleaning.
+    The ids are read first, then the events. A join could take quadratic time, because PostgreSQL's statistics may still
+    show an empty table, for instance when many events have arrived after a cleaning.
     """
     wanted = list(await session.scalars(ids.limit(page.limit).offset(page.skip)))
     await plan_with_values(session)

@@ -59,8 +59,8 @@ class Trace:
     waiting: list[WaitingDag]
     """First at most 20 DAGs that have the event in their queue, then at most 20 partition keys of DAGs.
 
-    A DAG that is scheduled by partition keys has one entry for each key of the event, and no entry in its queue. Each
-    of these entries waits for the run of its key.
+    A DAG that is scheduled by partition keys has an entry for each key of the event. The entry waits for the run of its
+    key.
     """
     has_more_runs: bool
 
@@ -100,8 +100,8 @@ async def _source_run(session: AsyncSession, event: AssetEventView) -> RunView |
 async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, str, str]]:
     """Return the primary key, DAG id and run id of runs that took the event, newest first.
 
-    If more than `_RUNS_SHOWN` runs took the event, the result has more than `_RUNS_SHOWN` of them, but perhaps not all.
-    So the caller learns that the trace leaves runs out.
+    If more than `_RUNS_SHOWN` runs took the event, at least `_RUNS_SHOWN` + 1 of them are returned. So the caller
+    learns that the trace leaves some out.
     """
     found: set[tuple[int, str, str]] = set()
     for entry in (QueuedAssetEvent, DagPartitionEvent):
@@ -125,8 +125,8 @@ async def _traced(
         return None
     newest = 0
     for entry in (QueuedAssetEvent, DagPartitionEvent):
-        # `+ 0` makes PostgreSQL read the run's own entries. Without it, the planner reads the entries of all runs from
-        # the newest down.
+        # `+ 0` makes PostgreSQL read the run's own entries. Otherwise the planner would read all runs' entries, newest
+        # first.
         of_run = select(func.max(entry.asset_event_id + 0)).where(entry.run_pk == run_pk)
         newest = max(newest, await session.scalar(of_run) or 0)
     emitted = (
@@ -134,8 +134,8 @@ async def _traced(
         .where(
             AssetEvent.source_dag_id == dag_id,
             AssetEvent.source_run_id == run_id,
-            # The run took the traced event before it emitted its own events, so its events have higher ids. This
-            # condition saves reading older events.
+            # The run emitted its events after it took the traced event, so their ids are higher. Older events need not
+            # be read.
             AssetEvent.id > event_id,
         )
         .order_by(AssetEvent.id)

@@ -22,9 +22,8 @@ _FIND: Final = Statement(
     IN_NAMES=in_list("names", "text"),
     IN_URIS=in_list("uris", "text"),
 )
-# `_CREATE` inserts sorted rows, so that two transactions that create the same assets cannot deadlock. ON CONFLICT is
-# needed, because another transaction may create an asset at this moment. `alias_attachment` says why "WHERE true" is
-# needed.
+# The rows are sorted, so that two transactions that create the same assets cannot deadlock. ON CONFLICT is needed,
+# because another transaction may create an asset at this moment. See `alias_attachment` for "WHERE true".
 _CREATE: Final = Statement(
     """
 INSERT INTO asset (name, uri, "group", extra, created_at)
@@ -50,12 +49,12 @@ async def ensure_asset(
 ) -> StoredAsset:
     """Return the asset with this name and URI. If it does not exist, create it, and log a warning.
 
-    If only the name or only the URI is given, the asset is found by this text. A new asset gets the text as its name
-    and as its URI.
+    If only a name or only a URI is given, the asset is found by it. A new asset then gets this string as both name and
+    URI.
 
     Raises:
         AssetConflict: The name belongs to an asset with another URI, or the URI to an asset with another name.
-        DagError: Neither name nor URI is given, or what is given is not valid.
+        DagError: Neither name nor URI is given, or one of them is not valid.
     """
     declared = Asset(uri=uri, name=name)
     if name and uri:

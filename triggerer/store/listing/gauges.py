@@ -1,4 +1,4 @@
-"""Reads the values of metrics that come from the database. Each query is cheap: it reads an index or a small table."""
+"""Reads the values of metrics that come from the database."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def _watchers(session: AsyncSession, now: datetime) -> list[Sample]:
 
 
 async def _behind(session: AsyncSession) -> list[Sample]:
-    """Return the number of missed messages for the 50 watchers that miss most, whether they read a log or a queue."""
+    """Return how many messages a watcher misses, for the 50 watchers that miss most."""
     found: dict[tuple[str, str], int] = {}
     positions = (
         select(Asset.name, Watcher.name, WatcherPosition.position, WatcherPosition.head)

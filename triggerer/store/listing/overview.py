@@ -53,7 +53,7 @@ class ParkedOf:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The problems that may need a person, and some figures that are of interest at any time.
+    """The problems that may need a person, and some figures.
 
     Each list except `missing_instances` has at most 20 entries.
     """
@@ -86,7 +86,7 @@ class Overview:
 
 
 async def read_overview(session: AsyncSession) -> Overview:
-    """Return the overview. It takes a dozen short queries."""
+    """Return the overview."""
     now = await database_now(session)
     states = await _watcher_states(session, now)
     failed = (UNSUCCESSFUL, DagRun.state == "failed", DagRun.ended_at > now - _RECENT)

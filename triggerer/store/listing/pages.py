@@ -103,7 +103,7 @@ async def _tasks(
 
 
 def _checked(key: Key, *kinds: type) -> Key:
-    """Return the key of a cursor after checking its types, because a client may send any text as a cursor.
+    """Return the key of a cursor after checking its types, because clients may send any string as a cursor.
 
     Raises:
         CursorRefused: The key does not have these types.

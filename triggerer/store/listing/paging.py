@@ -1,7 +1,7 @@
 """Reads lists in pages, with opaque cursors and with counts that stop at a bound.
 
-A cursor contains the sort key of a page's last row, and the next page begins after this key. So every page costs the
-same. Rows that are added or deleted between two requests do not shift the next page.
+A cursor contains the sort key of a page's last row, and the next page begins after this key. So rows that are added or
+deleted between two requests do not shift the next page.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def encode_cursor(name: str, filters: Mapping[str, Any], key: Any) -> str:
 
     Args:
         name: The name of the list. `decode_cursor` refuses the cursor for another list, or for other filters.
-        key: The values that the next page needs. They can be written as JSON.
+        key: The values with which the next page is read, in a form that JSON can express.
     """
     written = json.dumps([_digest(name, filters), key], separators=(",", ":"), ensure_ascii=False)
     return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")

@@ -19,7 +19,7 @@ from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Dag, DagRun, Watcher
 
 _MOST: Final = 10_000
-"""How many names are compared with the unknown name. Further names are never suggested."""
+"""How many known names are compared with the unknown name. The other names are never suggested."""
 
 
 async def refuse_unknown(
@@ -50,8 +50,8 @@ async def refuse_unknown(
 async def with_suggestion(session: AsyncSession, error: UnknownName) -> UnknownName:
     """Return the error with the nearest known name as its hint.
 
-    For an unknown run of an unknown DAG, return the error for the DAG instead. For an unknown watcher of an unknown
-    asset, return the error for the asset.
+    If the run's DAG is unknown too, return an error about the DAG. If the watcher's asset is unknown too, return an
+    error about the asset.
     """
     if error.has_suggestion:
         return error

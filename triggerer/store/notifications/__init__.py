@@ -1,1 +1,1 @@
-"""Finds occurrences that nobody was told about, and stores the messages to people until targets accept them."""
+"""Finds occurrences that people were not notified of, and stores the notifications until targets accept them."""

@@ -1,4 +1,4 @@
-"""Stores what people were last told about each watcher and DAG, so that no process tells people again."""
+"""Stores the last notification about each watcher and DAG, so that no process notifies people again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEMBERED: Final = timedelta(days=1)
 
 
 async def lock_notifications(session: AsyncSession, now: datetime) -> None:
-    """Make other processes that create notifications wait until the commit. SQLite has one writer anyway."""
+    """Make other processes that create notifications wait until the commit. On SQLite there is one writer."""
     values = _values(_DIGEST, datetime.fromtimestamp(0, now.tzinfo))
     await session.execute(
         insert_into(session, NotifiedSubject)
@@ -52,7 +52,7 @@ async def load_notified(
 async def mark_notified(
     session: AsyncSession, occurrences: Iterable[Occurrence], now: datetime, *, in_digest: bool
 ) -> None:
-    """Store that messages about these occurrences were made. Call it in the transaction that queues the messages."""
+    """Store that notifications about these occurrences were made, in the transaction that queues the notifications."""
     occurrences = list(occurrences)
     for one in occurrences:
         is_failing = one.event is Event.WATCHER_FAILING and not one.is_over

@@ -1,9 +1,8 @@
-"""Finds the occurrences that nobody was told about: failing watchers, parked messages and failed runs.
+"""Finds occurrences that people were not notified of: failing watchers, parked messages and failed runs.
 
-The code that records events and ends runs writes nothing for notifications. Instead, this module compares the
-state of each watcher with what people were last told about the watcher. The rows of runs and parked messages have a
-column that says whether a notification about them was made. A cursor over ids or instants would miss rows, because
-transactions do not commit in that order.
+The code that records events and ends runs does nothing for notifications. Instead, this module compares each watcher's
+state with the last notification about the watcher. Runs and parked messages have a column for the time of their
+notification. A cursor over ids or instants would miss rows, because transactions do not commit in that order.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from triggerer.domain.notifications import QUIET, Event, LastNotification, Occur
 from triggerer.store.schema.models import Asset, DagRun, ParkedMessage, Watcher
 
 OLDEST: Final = timedelta(days=1)
-"""Older failures of runs cause no notification. They may be from before notifications were configured."""
+"""Failures of runs that are older than this cause no notification. They may be from before notifications were
+configured.
+"""
 _MOST_ROWS: Final = 5_000
 """The most runs, and the most parked messages, that one call of `find_occurrences` reads."""
 _WORKS: Final = frozenset({"running", "catching_up"})
@@ -33,9 +34,10 @@ ToldBySubject = Mapping[tuple[str, str], LastNotification]
 async def find_occurrences(
     session: AsyncSession, events: Collection[Event], told: ToldBySubject, now: datetime
 ) -> list[Occurrence]:
-    """Return the occurrences of these events that nobody was told about, in the order of their beginning.
+    """Return the occurrences of these events that people were not notified of, oldest first.
 
-    Objects about which a message was made less than `QUIET` ago may be left out.
+    Parked messages and failed runs are left out if the last notification about their watcher or DAG is younger than
+    `QUIET`.
 
     Args:
         now: The database's time.
@@ -51,7 +53,7 @@ async def find_occurrences(
 
 
 async def _watchers(session: AsyncSession, told: ToldBySubject) -> list[Occurrence]:
-    """Return failing watchers that nobody was told about, and watchers that work again after a message about them."""
+    """Return the failing watchers without a notification, and the watchers that work again after a notification."""
     event = Event.WATCHER_FAILING.value
     failing = {int(key[1]): one for key, one in told.items() if key[0] == event and one.is_failing}
     query = (
@@ -140,7 +142,7 @@ async def _runs(session: AsyncSession, told: ToldBySubject, now: datetime) -> li
 
 
 def _quiet(told: ToldBySubject, event: Event, now: datetime) -> list[str]:
-    """Return the objects about which a message was made less than `QUIET` ago.
+    """Return the objects whose last notification is younger than `QUIET`.
 
     Queries leave these objects out, so that other objects fit into `_MOST_ROWS`.
     """

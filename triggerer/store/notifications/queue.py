@@ -1,7 +1,7 @@
-"""The queue of messages to people: one row for each message and target, until the target has accepted the message.
+"""The queue of notifications: one row for each notification and target, until the target has accepted the notification.
 
-A process claims a message by setting its `due_at` to a later time. If the process dies, the message becomes due again
-at that time. So a dead process loses no message, but the target may get the message twice.
+A process claims a row by setting its `due_at` to a later time. If the process dies, the row is due again at that time.
+So no notification is lost, but the target may get it twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triggerer.domain.notifications import NotificationText
 from triggerer.store.schema.models import Notification
 
 MOST_WAITING: Final = 200
-"""The most messages that wait for one target. The oldest ones are dropped for newer ones."""
+"""The most messages that wait for one target. If there are more, the oldest ones are dropped."""
 OLDEST: Final = timedelta(days=1)
 """A message that could not be delivered for this long is dropped."""
 
@@ -59,7 +59,7 @@ async def put(
 async def drop(session: AsyncSession, targets: Collection[str], now: datetime) -> dict[str, int]:
     """Delete messages that are older than `OLDEST` or beyond `MOST_WAITING`; return their number by target.
 
-    Old messages for targets that are not in `targets` are deleted too. Such a target is no longer configured.
+    Old messages are also deleted for targets that are no longer configured and therefore not in `targets`.
     """
     ids = select(Notification.id)
     doomed = set(await session.scalars(ids.where(Notification.created_at < now - OLDEST)))

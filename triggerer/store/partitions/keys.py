@@ -2,11 +2,11 @@
 
 1. An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among keys.
 2. Each of these keys then has a share of the event: a row in `dag_partition_event`.
-3. The run of a key may need events whose own keys differ, such as all hours of a day. Each of these event keys is a
-   part of the run's key. `dag_partition_part` has the parts that have arrived.
-4. Once the key is due, so that its run may start, the run takes all shares of the key.
+3. A run may need events with several keys of their own, such as the hours of a day. Each of these event keys is a part
+   of the run's key. `dag_partition_part` contains the parts that have arrived.
+4. Once the key is due, its run takes all shares of the key.
 
-A scheduler performs these steps while it has locked the DAG's row, so two schedulers never work on one DAG.
+While a scheduler performs these steps, it has locked the DAG's row. So two schedulers never work on one DAG.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# The assets that the DAG's condition names. The queue may also have entries of assets that the condition named earlier.
-# They stay, because such an asset may come back. `UNDIVIDED` must not read them, however many there are. On PostgreSQL
-# a plain join would read them, so the statement looks up each named asset by itself.
+# `_ASSETS` finds the assets that the DAG's condition names. The queue keeps entries of assets that the condition no
+# longer names, because it may name them again. `UNDIVIDED` must not read these entries. On PostgreSQL a plain join
+# would read them, so LATERAL looks up each named asset.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
@@ -227,7 +227,7 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
     """Store the shares of divided events, and the parts that have arrived with them. Return the shares that are new.
 
-    A share that is stored already is not new: it waits for a run, or a run has taken it.
+    A share that is already stored is not new. It may wait for a run, or a run may have taken it.
     """
     if not shares:
         return []
@@ -291,10 +291,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start.
-
-    If a key has such an instant, `now` is stored too, as the time of the computation.
-    """
+    """Store the records of these keys. If a key has a due time, `now` is stored as the time of its computation."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -306,26 +303,23 @@ def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Scr
 def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
     """Return up to `limit` keys whose due time was computed (`noted_at`) at an instant later than `soon`.
 
-    `soon` is slightly in the future. A later `noted_at` shows that the clock was set back after the computation. The
-    caller must compute the due time again.
+    `soon` is slightly in the future. So a later `noted_at` is from before the clock was set back, and the caller must
+    compute the due time again.
     """
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Set the time of the first event (`first_at`) to `at`, in the parts of these keys where it is later than `after`.
+    """Set `first_at` (the time of a part's first event) to `at`, in these keys' parts where it is later than `after`.
 
-    `after` is in the future, so a later `first_at` was stored before the clock was set back. The deadlines of a part
-    count from its `first_at`.
+    `after` is in the future, so a later `first_at` is from before the clock was set back. A part's deadlines count from
+    `first_at`.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return up to `limit` keys whose run needs no further event, with the instants when the runs may start.
-
-    The key whose run may start first comes first.
-    """
+    """Return up to `limit` keys that need no further event, with the instants when their runs may start, sorted."""
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 
@@ -356,7 +350,7 @@ class TakePartition:
         return _POSTGRES_TAKE, (self.dag_id, self.partition_key, self.run_pk)
 
 
-# INDEXED BY is needed, because SQLite without statistics would read all events that the key ever had.
+# Without INDEXED BY, SQLite would read all events that the key ever had, because it has no statistics.
 SQLITE_TAKE: Final = (
     """
 UPDATE dag_partition_event INDEXED BY ix_dag_partition_event_waiting SET run_pk = :run_pk

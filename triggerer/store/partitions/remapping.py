@@ -1,12 +1,10 @@
-"""Puts events that wait for partition keys back into the DAG's queue, to be divided again.
+"""Puts events that wait for partition keys back into the DAG's queue, where the scheduler divides them again.
 
 There are two uses:
 
-- A change of the DAG may give the waiting events other partition keys.
-- An operator may delete waiting events. All waiting events of the DAG first go back into the queue. The events that the
-  operator chose are then deleted there.
-
-The scheduler later divides the events that are in the queue.
+- After a change of the DAG, the waiting events may belong to other partition keys.
+- An operator deletes waiting events. The DAG's waiting events go back into the queue, and those that the operator chose
+  are deleted there.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag, DagRun, Instance
 
 MAX_CALLS: Final = 3
-"""A callback is given up after this number of executors died while calling it, because it may have killed them."""
+"""A callback is given up after this number of executors have died while they called it: it may have killed them."""
 
 _DUE: Final = "due"
 _RUNNING: Final = "running"
@@ -87,12 +87,10 @@ async def claim_call(
 async def mark_called(
     session: AsyncSession, call: CallbackOrder, *, executor: str, is_done: bool
 ) -> None:
-    """Store the outcome of a call.
-
-    Nothing changes if another executor has claimed the call since, or if the run was queued again.
+    """Store the outcome of a call, unless another executor has claimed the call since, or the run was queued again.
 
     Args:
-        is_done: False if the call was interrupted. Then it becomes due again. It does not count towards `MAX_CALLS`.
+        is_done: False if the call was interrupted. It becomes due again, and does not count towards `MAX_CALLS`.
     """
     await session.execute(
         update(DagRun)
@@ -113,8 +111,8 @@ async def recover_calls(session: AsyncSession, *, executor: str, is_alone: bool)
     """Make the calls of dead executors due again. Return the ids of the runs whose calls are given up.
 
     Args:
-        executor: The executor that calls this function. It is calling no callback now, so a call that is stored under
-            its id was interrupted.
+        executor: The executor that calls this function. It calls no callback at this moment, so a stored call with its
+            id was interrupted.
         is_alone: True if no other executor can be alive. Then all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []

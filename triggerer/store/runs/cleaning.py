@@ -32,9 +32,9 @@ _AUTOMATED: Final = text(
 )
 _AUTOMATIC_TYPES: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
-# This query costs one look-up by event id for each event that a run has taken. The odd conditions (`w.dag_id || ''`,
-# `coalesce`) keep SQLite and PostgreSQL from using an index that begins with the DAG. Without statistics their planners
-# would choose such an index, and for each event read everything that waits for the DAG.
+# This query makes one look-up by event id for each event that a run has taken. Without statistics, the planners would
+# choose an index that begins with the DAG, and read everything that waits for the DAG. The odd conditions (`w.dag_id ||
+# ''`, `coalesce`) prevent this.
 SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t
@@ -76,8 +76,9 @@ class NeededRuns:
     - the newest run,
     - the newest run that is not a backfill's,
     - the newest run of the types `scheduled` and `asset_triggered`,
-    - the last run of these two types that has a logical date, and whose `run_after` is earlier than the argument
-      `before` of `needed_runs`. If the clock is set back, the timetable continues from this run."""
+    - of these two types, the last run with a logical date and a `run_after` before the argument `before` of
+      `needed_runs`. If the clock is set back, the timetable continues from this run.
+    """
     since: datetime | None
     """The logical date of the run from which the timetable continues, see `pks`. None: there is no such run.
 
@@ -218,9 +219,8 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
     """Return the runs that must stay, because an event that they took for their partition key still waits in the DAG.
 
-    The event waits for a run of another partition key, or to be divided among keys again. A division may give the
-    event to the run's key a second time. Only the run's row in `dag_partition_event` shows that the key already had the
-    event. An event that no longer waits is never divided again.
+    The event may yet be divided among keys again, and the run's key may get it a second time. Only the run's row in
+    `dag_partition_event` shows that the key already had the event.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

@@ -1,13 +1,13 @@
 """Holds queued runs that cannot be executed now, and releases them.
 
-A held run stays queued and counts for `max_active_runs`, but no executor claims it. There are three cases:
+A held run stays queued and counts for `max_active_runs`, but no executor claims it. There are three reasons:
 
-- The DAG processor could not load the DAG's file (`dag_file.is_broken`). The run is held until the file loads, or until
-  the DAG is stale.
-- The DAG processor could load the file, but a worker could not, for instance because its machine lacks a package. The
-  run is held for 5 to 60 seconds, or until the DAG processor has read the file again. Then it is tried again.
+- The DAG processor cannot load the DAG's file (`dag_file.is_broken`). The run is held until the file loads, or the DAG
+  is stale.
+- A worker cannot load the file, although the DAG processor can. For instance, the worker's machine lacks a package. The
+  run is held for 5 to 60 seconds, or until the DAG processor has read the file again.
 - An earlier attempt may still be at work, see `triggerer.store.runs.attempts.steps`. The run is held for 5 to 60
-  seconds. Then it is tried again.
+  seconds.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
 """How long an executor waits before it releases a held run whose file it could not load itself.
 
-In this time another executor, whose machine may be able to load the file, can release and claim the run: executors
-sweep at shorter intervals.
+Executors sweep at shorter intervals. So another executor, whose machine may be able to load the file, can release and
+claim the run first.
 """
 
-# `_BROKEN` finds the runs to hold. It reads only the next claimable runs. The index of claimable runs has no held runs,
-# so it never reads a held run again. On PostgreSQL the query locks the file's row, which the DAG processor writes
-# before it releases runs. So one of the two transactions waits for the other, and `_HOLD` never holds a run whose file
-# was repaired.
+# `_BROKEN` finds the runs to hold among the next claimable runs. Held runs are not in the index of claimable runs. On
+# PostgreSQL the query locks the file's row, which the DAG processor writes before it releases runs. So one of the two
+# transactions waits for the other, and a run is never held for a file that was repaired meanwhile.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -106,7 +105,7 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     DAG is stale.
     """
     # Keep the run's attempt number, because the delay doubles with each attempt. `after_attempt` excludes the attempts
-    # up to this number from `MAX_ATTEMPTS`.
+    # so far from `MAX_ATTEMPTS`.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
@@ -150,7 +149,7 @@ async def release_due(
 ) -> list[str]:
     """Release the held runs whose next try is due. Return the ids of their DAGs.
 
-    Runs that wait until their file loads are released too, if the file loads now or the DAG is stale.
+    Runs that wait for their file are released if the file loads now, or the DAG is stale.
 
     Args:
         holds_broken: Whether the configuration says that runs are held for broken files. False: all runs that wait for

@@ -30,7 +30,7 @@ from triggerer.store.schema.models import (
 )
 
 _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
-"""The two tables that tell which run has taken which event. The events of one run are all in one of the tables."""
+"""The two tables that show which run took which event. One run's events are all in one table."""
 
 
 async def list_runs(
@@ -127,8 +127,8 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # Find the active runs in a subquery, so that the planners use the partial index of active runs. In a plain
-        # condition they would read all runs in the order of the primary key, because the list is sorted by it.
+        # Only with this subquery do the planners use the partial index of active runs. With a plain condition they
+        # would read all runs in the order of the primary key, because the list is sorted by it.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -201,12 +201,15 @@ async def _with_events_of(
 ) -> list[DagRun]:
     """Return the runs of `query` that took an event of one of the assets, newest first, up to `limit` runs (0: all).
 
-    There are two ways to find these runs. One way reads runs, newest first, and tests whether each took such an event.
-    The other way looks up, for each event of the assets and each DAG, the run that took the event. It is not known
-    beforehand which way is quicker. So this function reads runs in growing windows, until the look-ups seem cheaper for
-    the rest. This combination takes a few times as long as the quicker way alone. Both ways are slow if the asset has
-    many events and no recent run took any of them. An index of the events by asset and run would help, but it would
-    slow down the insert of every event.
+    There are two ways to find these runs:
+
+    - Read runs, newest first, and test whether each took such an event.
+    - Look up the run that took the event, for each event of the assets and each DAG.
+
+    Nobody knows beforehand which way is quicker. So this function reads runs in growing windows, until the look-ups
+    seem cheaper. This takes a few times as long as the quicker way alone. Both ways are slow if the asset has many
+    events and no recent run took one. An index by asset and run would help, but would slow down each insert of an
+    event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.
@@ -227,8 +230,8 @@ async def _with_events_of(
         # Query the tables of `_ENTRIES` separately. In one query for both, PostgreSQL would read all of their rows.
         for one in _ENTRIES:
             if by_way_of_events:
-                # The events have few queue entries. So this query looks up all of them, without a lower bound on the
-                # runs' primary keys.
+                # The events have few queue entries, so look up all of them, without a lower bound on the runs' primary
+                # keys.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )
@@ -246,7 +249,7 @@ async def _with_events_of(
 async def _count_entries(
     session: AsyncSession, dags: Select[str], events: Select[int], enough: int
 ) -> int:
-    """Return the number of events times the number of DAGs: the events have at most this number of queue entries.
+    """Return the most queue entries that the events can have: the number of events times the number of DAGs.
 
     Counting stops once the result exceeds `enough`.
     """

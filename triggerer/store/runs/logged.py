@@ -30,8 +30,7 @@ class LoggedRun(NamedTuple):
 async def runs_by_log(session: AsyncSession, names: Collection[str]) -> dict[str, LoggedRun]:
     """Return the runs that have these logs, by the name of the log.
 
-    If the ids of a run contain special characters, the log's name does not tell the ids. So all runs are read, in
-    pages.
+    All runs are read, in pages, because a log's name does not show ids with special characters.
 
     Args:
         names: The logs as `<dag>/<run>.log`, below the folder `logs`.

@@ -22,12 +22,12 @@ from triggerer.store.runs.state_conditions import RUNNING
 from triggerer.store.schema.models import DagRun, Instance, TaskRun
 
 MAX_ATTEMPTS: Final = 3
-"""A run fails if executors died in this number of its attempts, because the run may have killed them."""
+"""A run fails after executors have died in this number of its attempts, because the run may have killed them."""
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# The condition that no worker has begun the attempt. For a first attempt the condition is False, because the claim of a
-# first attempt sets `started_at` at once (see `begin_run`).
+# True if no worker has started the attempt. It is False for a first attempt, because the claim of a first attempt sets
+# `started_at` (see `begin_run`).
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 
@@ -44,13 +44,12 @@ class Recovered:
 async def recover_orphans(session: AsyncSession, *, executor: str, is_alone: bool) -> Recovered:
     """Queue the running runs of dead executors again. A run fails if executors died in `MAX_ATTEMPTS` of its attempts.
 
-    If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
-    executor. The next attempt then gets the same number, and a higher epoch. A first attempt always counts, because its
-    claim counts as its beginning.
+    An attempt that no worker had started does not count, because it cannot have killed the executor. The next attempt
+    gets the same number, and a higher epoch. A first attempt always counts, because its claim already stores its start.
 
-    The workers of a dead executor are gone, see `triggerer.executor.lease.lease_guard`. But what they launched
-    elsewhere, such as a Spark Connect session, may still be at work. So an attempt with open launches becomes
-    `unknown`, and any other attempt becomes `lost`.
+    A dead executor's workers are gone, see `triggerer.executor.lease.lease_guard`. But their launches, such as a Spark
+    Connect session, may still be at work. So an attempt with open launches becomes `unknown`, and any other attempt
+    becomes `lost`.
 
     Args:
         executor: The executor that calls this function. Its own runs are no orphans.

@@ -1,6 +1,6 @@
 """Claims queued runs if some DAG uses a pool (a number of runs that may use a resource at once).
 
-No slot of a pool goes to two runs, even if several executors claim at the same time.
+Several executors may claim at the same time, but never use more slots of a pool than it has.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from triggerer.store.runs.attempts.claims import claim_these
 from triggerer.store.runs.state_conditions import ACTIVE
 from triggerer.store.schema.models import Dag, DagRun
 
-# The key of PostgreSQL's advisory lock, under which executors claim runs with pools one after another. The number is
-# arbitrary, but unique in the database.
+# Executors that claim runs with pools take turns under this advisory lock of PostgreSQL. The number is arbitrary, but
+# unique in the database.
 _LOCK: Final = 0x7472_6967_706F
 MOST_LOOKED_AT: Final = 1_000
-"""A claim looks at this number of queued runs at most. If all of them wait for pools, later runs wait too, even runs
-that need no pool.
+"""The most queued runs that a claim considers. If all of them wait for pools, later runs wait too, even without a pool.
 """
 
 _QUEUED: Final = Statement(
@@ -95,9 +94,8 @@ def claim_with_pools(
     Args:
         slots: The number of slots of each pool, by name.
     """
-    # Lock in a separate statement, because a statement sees only what was committed before it began. The statements
-    # after the lock begin when other executors have committed their claims, so they see these claims. If the reading
-    # statement took the lock, it would begin before these commits.
+    # A statement sees only what was committed before it began. So the lock is a separate statement: the next statements
+    # begin after other executors have committed their claims, and see these claims.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]

@@ -24,16 +24,16 @@ from triggerer.store.database.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """A report of an executor about an attempt: its tasks, a wait, launches, and the end of the run if it has ended."""
+    """What an executor reports about an attempt: tasks, a wait, launches, the end of the run."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()
     end: RunEnd | None = None
     wait: Wait | None = None
     is_unloaded: bool = False
-    """True if the attempt did not begin, because the DAG's file does not load.
+    """True if the attempt did not start, because the DAG's file does not load.
 
-    The run is held. But if it was cancelled, or if no file defines its DAG any longer, the run ends.
+    The run is held. But it ends if it was cancelled, or if no file defines its DAG any longer.
     """
     launches: tuple[Launch, ...] = ()
     """The new states of launches, in order."""
@@ -72,14 +72,12 @@ class RunClaim:
 class SaveResults:
     """A step: write updates of running runs.
 
-    An update counts only if `executor` still has the run, in the epoch of the update's `order`.
+    An update is written only if `executor` still has the run, in the epoch of the update's `order`. Tasks are inserted
+    or replaced. A run's end is stored. If the run ends without success, its tasks that still run get the run's state.
+    On PostgreSQL the statement also notifies other processes of the ended runs, so it can be the whole transaction.
 
-    Tasks are inserted or replaced, and the end of a run is written. If the run ends without success, its running tasks
-    get the run's state. On PostgreSQL the statement also notifies other processes of the ended runs. So the transaction
-    needs no other statement.
-
-    The step returns a row (primary key, epoch, state, cancel_requested) for each updated run whose last claim was made
-    by `executor`. The row has the run's values from before this step. `run_claims` reads the rows.
+    The step returns a row (primary key, epoch, state, cancel_requested) for each updated run that `executor` claimed
+    last. The row shows the run as it was before this step. `run_claims` reads the rows.
 
     Args:
         updates: Updates in the order of the reports. If several updates contain the same task, the last one counts. At
@@ -254,9 +252,8 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# This statement saves the reported tasks (`saved`). If a run ends without success, the statement also ends the run's
-# other running tasks (`others`). `others` leaves out the tasks of `saved`, because a PostgreSQL statement can change a
-# row only once.
+# `saved` stores the reported tasks. `others` ends the other running tasks of runs that end without success. It leaves
+# out the reported tasks, because a PostgreSQL statement can change a row only once.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run

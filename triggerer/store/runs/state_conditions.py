@@ -1,7 +1,7 @@
 """Conditions on the state of runs, written so that the databases use the partial indexes of `dag_run`.
 
-A partial index covers only the runs in some states. The states are literals here, because with parameters the planners
-could not know that the index's condition holds.
+A partial index covers only the runs in some states. A planner uses it only if the query shows these states as literals,
+not as parameters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes the states of runs and tasks: waits, progress, queueing again, and cancelling. The caller commits.
 
-An executor's change counts only if the run's row shows this executor, and the epoch of its claim. So an executor that
-seemed dead, and whose runs were queued again, can no longer write.
+An executor's change is stored only while the run's row shows this executor and the epoch of its claim. An executor that
+seemed dead can no longer write, because its runs were queued again.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ async def requeue_runs(
 ) -> int:
     """Queue runs of this executor again, for instance because it stops. Return how many runs were queued again.
 
-    These attempts do not count towards `MAX_ATTEMPTS`, which counts attempts that may have killed their executor.
+    These attempts do not count towards `MAX_ATTEMPTS`, because they did not kill the executor.
 
     Args:
         epochs: The epoch of each run, by primary key.
-        have_begun: False if no worker has begun any of these attempts. Then the rows of the attempts are deleted.
+        have_begun: False if no worker has started any of these attempts. Then the rows of the attempts are deleted.
     """
     requeued: dict[int, int] = {}
     for pk, epoch in epochs.items():
@@ -119,7 +119,7 @@ async def requeue_runs(
                 state=RunState.QUEUED.value,
                 started_at=None,
                 attempt=_RUNS.c.attempt - 1,
-                # The claim of a first attempt sets `first_started_at`. If no worker began that attempt, clear it again.
+                # The claim of a first attempt sets `first_started_at`. Clear it if no worker started that attempt.
                 first_started_at=case((is_first, None), else_=_RUNS.c.first_started_at),
             )
             .returning(_RUNS.c.id)
@@ -151,9 +151,11 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
     """Cancel a queued run at once, or ask the executor of a running run to cancel it.
 
     Returns:
-        The state of the run after this call. CANCELLED: this call ended a queued run, or the run was cancelled earlier.
-        RUNNING: the run's executor will end it. SUCCESS or FAILED: the run ended earlier. None: there is no such run.
-        For CANCELLED the caller announces RUNS_ENDED, for RUNNING it announces RUNS_CANCELLED.
+        The state of the run after this call, or None if there is no such run:
+
+        - CANCELLED: This call ended a queued run, or the run was cancelled earlier. The caller announces RUNS_ENDED.
+        - RUNNING: The run's executor will end it. The caller announces RUNS_CANCELLED.
+        - SUCCESS or FAILED: The run ended earlier.
     """
     state = (
         await session.execute(select(_RUNS.c.state).where(_RUNS.c.id == run_pk).with_for_update())
@@ -189,7 +191,7 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
     """In these cancelled runs, cancel the tasks that the store still shows as running.
 
-    The runs were queued, so none of their tasks is at work. The tasks were interrupted when an earlier attempt ended.
+    The runs were queued, so no task is at work. An earlier attempt ended while these tasks ran.
     """
     await session.execute(
         update(_TASKS)

@@ -1,4 +1,4 @@
-"""Assigns triggering events to a run of the command `dags test`, in place of the scheduler."""
+"""Assigns triggering events to a run of the command `dags test`, instead of the scheduler."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from triggerer.store.schema.models import AssetEvent, DagRun, QueuedAssetEvent
 async def assign_events(session: AsyncSession, run_pk: int, event_ids: Sequence[int]) -> None:
     """Assign these events to the run, whether or not its DAG waits for their assets.
 
-    `dags test` calls this function on a store without a scheduler. An event that waited in the DAG's queue waits no
-    longer.
+    `dags test` calls this function on a store without a scheduler. An assigned event no longer waits in the DAG's
+    queue.
     """
     if not event_ids:
         return

@@ -1,17 +1,17 @@
 """Finds the reason why a run does not proceed.
 
-A queued run may wait:
+A queued run may wait for one of these:
 
-- until its DAG's file loads,
-- for the end of an earlier attempt,
-- for a slot of a pool, a free worker or an executor.
+- its DAG's file, which does not load,
+- the end of an earlier attempt,
+- a slot of a pool, a free worker or an executor.
 
-A running run may wait:
+A running run may wait for one of these:
 
-- for a free worker,
-- for its executor, which has missed a heartbeat,
-- for another executor, because its own is gone,
-- for something that its attempt has reported.
+- a free worker,
+- its executor, which has missed a heartbeat,
+- another executor, because its own is gone,
+- a thing or event that its attempt has reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stops a release that is too old for the tables.
 
-An after-migration may remove columns that older releases use. So before an after-migration runs, `require` stores which
-migration a release must contain to work with the new tables. Services check at their start, and then every five
-seconds, whether their release contains that migration (`SchemaWatch`).
+An after-migration may remove columns that older releases use. So before an after-migration runs, `require` stores the
+newest migration that a release must contain. A service whose release lacks this migration does not start. A running
+service checks this every five seconds (`SchemaWatch`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def refuse_if_too_old(
 async def require(
     session: AsyncSession, revision: str, min_revision: str, *, is_alone: bool
 ) -> None:
-    """Store that from now on a release must contain `min_revision`, because the after-migration `revision` is next.
+    """Store that from now on a release must contain `min_revision`, because the after-migration `revision` runs next.
 
     Args:
         is_alone: True if no other process can be alive. Then registered instances are ignored.
@@ -59,8 +59,8 @@ async def require(
         Conflict: Another session keeps the instances' table locked.
     """
     if session.get_bind().dialect.name == "postgresql":
-        # Instances cannot register until this transaction ends. So the query below finds every older instance that is
-        # registered. An older instance that registers after the commit finds the new row of `SchemaCompat`, and stops.
+        # No instance can register until this transaction ends, so the query below finds all older instances. An older
+        # instance that registers later finds the new row of `SchemaCompat`, and stops.
         await session.execute(text("LOCK TABLE instance IN SHARE MODE"))
     if not is_alone and (older := await _older_instances(session, min_revision)):
         raise ConfigurationError(
@@ -118,7 +118,6 @@ class SchemaWatch:
             async with self._database.reading() as session:
                 await refuse_if_too_old(session, self._database.name, self._migrations)
         except StoreError as error:
-            # Wait for the next check, because nothing can go wrong until then. While nobody can reach the database, no
-            # migration changes the tables. If only this process cannot reach the database, its other parts cannot use
-            # the tables either.
+            # It is safe to wait for the next check. If the database is down, no migration runs. If only this process
+            # cannot reach the database, its other parts cannot use the tables either.
             _log.debug("the tables' age could not be checked", error=str(error))

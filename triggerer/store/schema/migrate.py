@@ -23,9 +23,9 @@ class Phase(Enum):
     """How far to upgrade."""
 
     BEFORE = "before"
-    """Up to the newest before-migration, which this release needs. Instances of the former release still work."""
+    """Up to the newest before-migration, which this release needs. Instances of the previous release still work."""
     AFTER = "after"
-    """All migrations. No instance of the former release may be left."""
+    """All migrations. No instance of the previous release may be left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,7 @@ async def upgrade(
 ) -> bool:
     """Upgrade the tables; return False if there is nothing to do.
 
-    A database without tables gets all migrations in either phase. If there is nothing to do, the call costs three short
-    queries and does not import Alembic.
+    A database without tables gets all migrations in either phase.
 
     Args:
         on_step: Called for each migration that has run.

@@ -22,7 +22,7 @@ class Step:
     min_revision: str | None
     """The migration that a release must contain once the step has run.
 
-    None for a before-migration, because the former release still works after it.
+    None for a before-migration, because the previous release still works after it.
     """
     is_concurrent: bool
     """True: PostgreSQL runs the step outside of a transaction, because it builds or drops indexes CONCURRENTLY."""

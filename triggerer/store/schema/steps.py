@@ -1,7 +1,7 @@
 """Runs the migrations that a database lacks, one after the other.
 
-On PostgreSQL each migration is a transaction of its own. It waits for a lock for three seconds at most, because every
-query that comes later queues behind a waiting migration. Then it lets the queries pass, and tries again.
+On PostgreSQL each migration is a transaction of its own. It waits for a lock for at most three seconds, because all
+later queries queue behind the waiting migration. Then it lets them pass, and tries again.
 
 On SQLite all migrations are one transaction, because even a short transaction blocks all other writers.
 """
@@ -30,9 +30,10 @@ from triggerer.store.schema.turns import turn
 _log = LazyLogger(__name__)
 
 OnStep = Callable[[AsyncSession, str | None, str], Awaitable[None]]
-"""Called after a migration with a session, the former revision (None: there were no tables) and the new revision.
+"""Called after a migration with a session, the previous revision (None: there were no tables) and the new revision.
 
-The session's transaction is the migration's own, unless the migration ran outside of a transaction."""
+The session's transaction is the migration's own, unless the migration ran outside of a transaction.
+"""
 _Work = Callable[[AsyncSession], Awaitable[None]]
 
 
@@ -44,8 +45,8 @@ class Patience:
     pause: timedelta = timedelta(seconds=2)
     """How long other queries can use the tables before the next attempt."""
     attempts: int = 24
-    """The attempts take two minutes in all. A backup of a large database may lock the tables for longer. In this case
-    the migration fails, and its error names the backup's session.
+    """All attempts together take two minutes. If a backup of a large database locks the tables for longer, the
+    migration fails, and its error names the backup's session.
     """
 
 
@@ -71,8 +72,8 @@ class Upgrade:
         """Run the migrations up to the goal. Return False if another process has run all of them.
 
         Raises:
-            The errors of `triggerer.store.schema.migrate.upgrade`. On PostgreSQL, the migrations that ran before the
-                error stay.
+            The errors of `triggerer.store.schema.migrate.upgrade`. On PostgreSQL, migrations that completed before the
+            error stay.
         """
         if self._database.dialect == "sqlite":
             return await self._run_in_one_transaction(goal)
@@ -108,8 +109,8 @@ class Upgrade:
 
     async def _run_step(self, connection: AsyncConnection, step: Step, former: str | None) -> None:
         if step.min_revision is not None:
-            # Commit the required `min_revision` before the step runs, so that no instance of an older release starts
-            # while the step runs.
+            # Commit the required `min_revision` first, so that no instance of an older release starts while the step
+            # runs.
             await self._patiently(connection, step, lambda session: self._require(session, step))
         if not step.is_concurrent:
             await self._patiently(

@@ -25,9 +25,9 @@ _TRY: Final = text("SELECT pg_try_advisory_lock(:key)")
 
 @asynccontextmanager
 async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
-    """Wait until no other process migrates this database, and keep others waiting while the `async with` block runs.
+    """Wait until no other process migrates this database. Other processes wait while the `async with` block runs.
 
-    Others wait for a lock of this process's database session. If the process dies, the server releases the lock.
+    The turn is a lock of this process's database session. If the process dies, the server releases the lock.
 
     Yields a connection outside of any transaction, without a time limit for its statements.
 
@@ -42,14 +42,14 @@ async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
                 await _wait_for_turn(connection, database.name)
                 yield connection
     finally:
-        # The pool keeps no connection, so the session has ended, and its lock is free.
+        # The engine has no pool, so closing the connection has ended the session and released the lock.
         with anyio.move_on_after(CLOSE_TIMEOUT.total_seconds(), shield=True):
             await engine.dispose()
 
 
 async def _wait_for_turn(connection: AsyncConnection, name: str) -> None:
-    # Try to get the lock again and again, instead of waiting in one statement. CREATE INDEX CONCURRENTLY in the other
-    # process would wait for the end of that statement, and neither process could continue.
+    # Poll for the lock. CREATE INDEX CONCURRENTLY in the other process waits for all running statements, so a statement
+    # that waited for the lock would make both processes wait for ever.
     has_said = False
     while not await connection.scalar(_TRY, {"key": _LOCK}):
         if not has_said:

@@ -1,6 +1,6 @@
 """Stores changes that belong to streams, many in one transaction (group commit).
 
-A change is stored only if the lease of its stream still holds.
+A change is stored only if its stream's lease still holds.
 """
 
 from __future__ import annotations

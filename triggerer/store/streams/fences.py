@@ -9,8 +9,8 @@ from triggerer.domain.events import Fence
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
-# The statements below lock rows of the table `stream` in the order of their digests. The recorder of events locks the
-# rows in the same order, so that no two transactions can deadlock.
+# The statements below lock rows of the table `stream` in the order of their digests, like the recorder of events, so
+# that no two transactions can deadlock.
 VALID: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
@@ -34,7 +34,7 @@ def valid_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
 def lock_out_owners(stream_digests: Iterable[str]) -> Script[None]:
     """Lock these streams, so that their owners cannot write for them until the transaction ends.
 
-    Locking waits for the owners' writes that are under way. So a transaction that then moves a watcher to another
-    stream sees everything that was written for the watcher. Later writes of the owner find that the watcher has moved.
+    Locking waits for writes that are under way. So if this transaction moves a watcher to another stream, it sees
+    everything that was written for the watcher before. Later writes of the owner see that the watcher has moved.
     """
     yield _LOCK(digests=sorted(stream_digests))

@@ -1,8 +1,7 @@
 """Leases: which instances are alive, and which triggerer (an instance that hosts streams) owns which stream.
 
-The lease of a stream is (owner, epoch, expiry). Each claim raises the stream's epoch, so that a transaction can tell
-the current owner from an earlier one. `EventRecorder` locks the stream's row while it writes events. All instants are
-by the database's clock.
+The lease of a stream is (owner, epoch, expiry). Each claim raises the stream's epoch, so a transaction can tell the
+current owner from an earlier one. All instants are by the database's clock.
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ async def all_live_instances(session: AsyncSession) -> list[str]:
 async def forget_instances(session: AsyncSession) -> None:
     """Free all streams, and delete all registrations.
 
-    A standalone service calls this function when it starts. The service holds `lock_exclusively`, so all other
-    processes are dead. Without this call, the service would wait until the leases of a killed process expire.
+    A standalone service calls this function when it starts. It has called `lock_exclusively`, so all other processes
+    are dead. Otherwise the service would wait until the leases of a killed process expire.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(InstanceReport))
@@ -97,9 +96,8 @@ async def forget_instances(session: AsyncSession) -> None:
 async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
     """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
-    The triggerer of a standalone service calls this function when it starts. It does not call `forget_instances`,
-    which would also delete the registrations of the service's other parts. These parts may have registered before the
-    triggerer.
+    The triggerer of a standalone service calls this function when it starts. The registrations of the service's other
+    parts must stay, so it does not call `forget_instances`.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(
@@ -129,8 +127,8 @@ async def claim_streams(
 ) -> list[Fence]:
     """Claim up to `limit` streams that are free and may be opened. Return their leases; empty if there are none.
 
-    Streams that another instance claims at this moment are skipped. The leases hold from the caller's commit on. If the
-    outcome of the commit is unknown, `owned_streams` tells which leases were claimed.
+    Streams that another instance is claiming are skipped. The leases hold from the caller's commit on. If the outcome
+    of the commit is unknown, `owned_streams` returns the leases that were claimed.
 
     Args:
         room: The most triggers that the claimed streams may have in total. Streams that do not fit are skipped.
@@ -204,8 +202,8 @@ async def _valid(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
     wanted = list(fences)
     if not wanted:
         return []
-    # Select by owner and digest, and compare the epochs in Python. PostgreSQL refuses a condition with thousands of
-    # triples, because it is nested too deeply.
+    # Compare the epochs in Python. PostgreSQL refuses a condition on thousands of (digest, owner, epoch), because it is
+    # nested too deeply.
     shown = (
         select(Stream.digest, Stream.owner, Stream.epoch)
         .where(

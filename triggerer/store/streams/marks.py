@@ -1,7 +1,7 @@
 """Renews and reads the marks of streams. See `triggerer.domain.watchers.stream_marks`.
 
-A stream's mark is a text with the time of its last renewal, stored in the database. A producer stores the mark with its
-position at the broker, too. If the broker's mark is newer than the database's, the database was restored from a backup.
+A mark contains the time of its last renewal. It is stored in the database, and by the producer with its position at the
+broker. If the broker's mark is newer than the database's, the database was restored from a backup.
 """
 
 from __future__ import annotations

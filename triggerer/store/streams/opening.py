@@ -1,7 +1,7 @@
 """Keeps new streams closed until all DAG files have been read.
 
-Several files may declare watchers of one stream. If the stream were opened after the first file, the watchers of later
-files would miss messages.
+Several files may declare watchers of one stream. If the first file opened the stream, the watchers of later files would
+miss messages.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ async def save_settings(
     """
     now = await database_now(session)
     registered = {process_of(one) for one in await session.scalars(select(Instance.id))}
-    # Delete only settings that are over a day old. Newer ones may belong to a process that has yet to register, because
-    # a process saves its settings first.
+    # A process saves its settings before it registers. So newer settings may belong to a process that has yet to
+    # register.
     is_old = ProcessSettings.saved_at < now - _REMEMBERED
     old = set(await session.scalars(select(ProcessSettings.process).where(is_old)))
     gone = ProcessSettings.process.in_(old - registered)

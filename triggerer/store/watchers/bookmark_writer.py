@@ -47,8 +47,7 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
         """The events of the submitted changes as rows, by change id, so that a repeated write has identical rows."""
 
     async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
-        # The watcher's earlier trigger may have submitted a change just before it ended. Wait until the change is
-        # stored.
+        # The watcher's earlier trigger may have submitted a change just before it ended. Wait until it is stored.
         await self.wait_until_written([fence.stream_digest])
         async with self._database.reading() as session:
             return await load_bookmark(session, watcher_id, classpath)

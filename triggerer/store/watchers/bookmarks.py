@@ -19,8 +19,8 @@ from triggerer.store.schema.models import WatcherBookmark
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.streams.lost_leases import lease_lost
 
-# Reads the ids of the stored changes. The joins leave out watchers that were deleted, or got a trigger of another
-# stream, after their change was submitted.
+# Reads the ids of the last changes. The joins leave out watchers that were deleted, or moved to another stream, after
+# their change was submitted.
 STORED: Final = Statement(
     "SELECT g.watcher_id, b.change FROM {WATCHERS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
@@ -61,9 +61,9 @@ def write_bookmarks(
 ) -> Script[Written]:
     """Store these changes with their events. A change is stored if its fence holds and it follows the stored bookmark.
 
-    A change has an id, and names the id of the watcher's previous change as `previous`. The store has the id of the
-    change that wrote the bookmark. If the stored id is `previous`, the change follows the bookmark. If the stored id is
-    the change's own, an earlier commit succeeded without an answer, and the change counts as stored.
+    A change has an id, and `previous`, the id of the watcher's previous change. If the bookmark was stored by
+    `previous`, the change follows it. If the bookmark was stored by the change itself, an earlier commit succeeded
+    without an answer, and the change counts as stored.
 
     Args:
         changes: At most one for each watcher.
@@ -101,7 +101,7 @@ def write_bookmarks(
 def _without_known_keys(
     changes: Sequence[BookmarkChange], rows: Mapping[str, EventRows], written: Written
 ) -> Script[list[BookmarkChange]]:
-    """Refuse changes with an event whose key the watcher has used before. The store would drop such an event.
+    """Refuse changes with an event whose key the watcher has already used, because the store would drop the event.
 
     Returns:
         The changes that are not refused.

@@ -1,8 +1,8 @@
 """Finds the watchers whose old events must stay, because their messages may be delivered again.
 
-If a message is delivered again, the idempotency key of the stored event shows that the message is not new. So a
-watcher's events may be deleted only once the broker has advanced past their messages. The store does not know the
-broker's position. But the broker has advanced past a watcher's messages if all of these conditions hold:
+The stored event's idempotency key shows that a redelivered message is not new. So an event may be deleted only once the
+broker has advanced past its message. The store does not know the broker's position. But the broker has advanced if all
+of these conditions hold:
 
 - an instance has the lease of the watcher's stream,
 - all watchers of the stream have been running for a while (the stream is in good order),
@@ -125,12 +125,12 @@ async def mark_cleaned(
     """Store that events of these watchers from before the instant `before` are about to be deleted.
 
     Returns:
-        The watchers that are behind, or for which a replay was requested. Their events must stay. For the other
-        watchers, `ask_for_replay` now refuses a replay that needs the deleted events.
+        The watchers that are behind, or for which a replay was requested. Their events must stay. From now on,
+        `ask_for_replay` refuses replays of the other watchers that need the deleted events.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # Lock the watchers in the order of their ids, so that two such transactions cannot deadlock. The replay requests
-    # are read by a second statement, which also sees the requests of transactions that held the lock before.
+    # Lock in the order of the ids, so that two such transactions cannot deadlock. The next statement reads the replay
+    # requests after the lock is granted, so it sees the requests of transactions that had the lock before.
     await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)

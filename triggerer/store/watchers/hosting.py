@@ -34,10 +34,10 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with parked messages of the trigger's watchers, if an operator replays these messages.
+    """The lanes with parked messages of the trigger's watchers that an operator replays.
 
-    An instance that begins to host the trigger needs all lanes that have stored messages for the watchers. In this case
-    the caller of `load_triggers` replaces this field.
+    An instance that starts to host the trigger needs all lanes with stored messages. So the caller of `load_triggers`
+    then replaces this field.
     """
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests, grouped by watcher. The requests for one watcher are sorted, earliest first."""
@@ -84,8 +84,8 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
         .where(Trigger.stream_digest.in_(list(stream_digests)))
         .order_by(Trigger.id, Watcher.id)
     )
-    # Read replay requests before positions. If a request is carried out in between, this code sees both the request and
-    # the positions that it set. In the other order, it could miss both.
+    # Read replay requests before positions. Then a request that is carried out in between is seen together with the
+    # positions that it set. In the other order, both could be missed.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
     stored_backlogs = await stored_backlog.load_stored_backlogs(
@@ -153,8 +153,8 @@ async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str
         reasons: By digest of a stream, the reason why the stream's watchers wait.
     """
     now = await database_now(session)
-    # Lock the streams as a claim does. Otherwise an instance could claim a stream and store `running` for its watchers,
-    # and this transaction would overwrite that state.
+    # Lock the streams like a claim does. Otherwise an instance could claim a stream and store `running` for its
+    # watchers, and this transaction would overwrite that state.
     free = (
         select(Stream.digest)
         .where(Stream.digest.in_(list(reasons)), is_free(now))
@@ -184,10 +184,7 @@ async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -
 
 
 async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
-    """Store these states, for display. A state is skipped if its stream has another owner by now.
-
-    A state is also skipped if the watcher has another trigger by now.
-    """
+    """Store these states, for display. Skip a state if the stream's owner or the watcher's trigger has changed."""
     connection = await session.connection()
     owned = exists().where(
         Stream.digest == bindparam("b_digest"),

@@ -154,7 +154,7 @@ def _watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return the watchers that are not running and whose asset is in the DAG's schedule, sorted by asset and name.
+    """For the assets in the DAG's schedule, return the watchers that are not running, sorted by asset and name.
 
     A watcher whose owner has missed a heartbeat is included too, because it may no longer run.
     """
@@ -225,10 +225,7 @@ def _shown_state(now: datetime) -> ColumnElement[str]:
 
 
 def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str | None:
-    """Return why the state that is stored may be outdated, or why another state is shown instead.
-
-    None: the stored state is right.
-    """
+    """Return why the stored state may be outdated, or why another state is shown; None if the stored state is right."""
     if row.owner is None or not (known.is_silent or shown != row.state):
         return None
     return why_silent(row.owner, known, now)

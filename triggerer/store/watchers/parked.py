@@ -30,8 +30,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-# Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message that the
-# caller is about to park (`key`) is not counted, because it may be stored already.
+# Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message to park
+# (`key`) is not counted, because it may be stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
@@ -55,9 +55,9 @@ SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
-# Stores messages for backlogs. A message that is stored already keeps its state and its id, which is its place in the
-# order. If the watcher was deleted, or its trigger moved to another stream, the message is parked instead, because the
-# watcher will not read this stream again.
+# Stores messages for backlogs. A message that is already stored keeps its state and its id, and thereby its place in
+# the order. If the watcher was deleted, or moved to another stream, it will not read this stream again, so the message
+# is parked.
 STORE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
@@ -130,9 +130,8 @@ class Body(NamedTuple):
 class StoreBodies:
     """A step: store these bodies (bytes of messages), unless they are stored already.
 
-    For each body the step returns (stream digest, key, id).
-
-    This step is no `Statement`, because a `Statement` passes rows as JSON, which has no bytes.
+    For each body the step returns (stream digest, key, id). A `Statement` could not store them, because it passes rows
+    as JSON, which has no bytes.
     """
 
     bodies: Sequence[Body]
@@ -154,13 +153,13 @@ def write_parked(
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
     """Store these changes, each only if its fence holds and the bounds allow it.
 
-    Messages that a watcher no longer needs are deleted last, because another of these changes may have stored them.
+    Messages that a watcher no longer needs are deleted last, because another change of the same call may have stored
+    them.
 
     Args:
         changes: The changes in the order of submission.
         bounds: How many messages and bytes may be stored.
-        usage: The used space. The script updates this object when it reads or stores. After an error the object must
-            not be used again.
+        usage: The used space. The script updates this object. After an error the object must not be used again.
     Returns:
         The fences that do not hold, and the changes that a bound did not allow.
     """
@@ -215,7 +214,7 @@ def _store(
     size_bytes = sum(len(what.data) for _, what in messages)
     known: set[tuple[int, str]] = set()
     if any(not usage.has_room(one, len(messages), size_bytes, bounds) for one in set(watchers)):
-        # There seems to be no room. Read the usage again, because rows may have been deleted since it was read.
+        # There seems to be no room, but rows may have been deleted since the usage was read.
         usage.forget()
         yield from usage.read(watchers)
         keys = sorted({(change.watcher_id, what.key) for change, what in messages})
@@ -254,8 +253,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages already had a row. A row that was written while the watcher read another stream refers to
-            # that stream's copy of the bytes. So delete each copy that was stored above and that no row refers to.
+            # Some messages already had a row. If that row is from another stream of the watcher, it refers to that
+            # stream's copy of the bytes. So delete the copies stored above that no row refers to.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -269,8 +268,8 @@ def _set_aside(
         return True
     yield from usage.read([watcher_id])
     if not usage.has_room(watcher_id, 1, size_bytes, bounds):
-        # There seems to be no room. Read the usage again, without this message: rows may have been deleted since the
-        # usage was read, or this message may be stored already.
+        # There seems to be no room. But rows may have been deleted since the usage was read, or this message may be
+        # stored already. Read the usage again, without this message.
         usage.forget()
         ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
         if (
@@ -291,8 +290,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # The message may already have had a row, written while the watcher read another stream. Such a row refers to that
-    # stream's copy of the bytes. In this case no row refers to the copy that was stored above, so delete this copy.
+    # The message may already have had a row from another stream of the watcher, with that stream's copy of the bytes.
+    # Then no row refers to the copy stored above, and it is deleted.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

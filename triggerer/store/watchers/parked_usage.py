@@ -21,8 +21,8 @@ TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 class ParkedUsage:
     """How much space stored and parked messages take: the values that were last read, plus what was added since.
 
-    Deletions are not subtracted, so the values may be too high. Messages that other instances store for other streams
-    are not counted, so `total_bytes` must be read again from time to time.
+    Deletions are not subtracted, so the values may be too high. Messages that other instances store are not added, so
+    `total_bytes` must be read again from time to time.
     """
 
     def __init__(self) -> None:

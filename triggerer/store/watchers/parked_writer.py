@@ -20,9 +20,9 @@ from triggerer.store.watchers.stored_backlog import read_stored
 
 _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
-"""A read returns at most 4 MiB for a watcher, except that its last message may exceed the limit."""
+"""The size at which a read for a watcher stops. The last message may exceed it."""
 _USAGE_HOLDS_S: Final = 10.0
-"""The used space is read again after this time. Until then, messages that other processes store are not counted."""
+"""The used space is read again after this time, because other processes store messages, too."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):
@@ -79,8 +79,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._usage_read_at = now
         usage, self._usage = self._usage, ParkedUsage()
         lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
-        # Keep the usage only after a write without an error. After an error it is unknown what was stored, so the next
-        # write reads the usage again.
+        # Keep the usage only after a write without an error. After an error nobody knows what was stored.
         self._usage = usage
         for fence in lost:
             self._on_fenced(fence)

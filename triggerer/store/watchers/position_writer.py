@@ -56,8 +56,8 @@ class PositionWriter(FencedWriter[_Change]):
         group: list[_Change] = [*self._ends]
         self._ends.clear()
         for key in list(self._waiting)[:_MOST_ROWS]:
-            # Take the first change for each watcher and lane, because a statement cannot write a row twice. Later
-            # changes wait for the next group, in order.
+            # Take one change for each watcher and lane, because a statement cannot write a row twice. Later changes
+            # wait for the next group, in order.
             changes = self._waiting[key]
             group.append(changes.pop(0))
             if not changes:

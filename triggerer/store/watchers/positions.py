@@ -26,8 +26,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
 from triggerer.store.streams.fences import valid_fences
 
-# Stores positions. The joins leave out watchers that were deleted, or got a trigger of another stream, after the
-# position was submitted.
+# The joins leave out watchers that were deleted, or moved to another stream, after the position was submitted.
 SAVE: Final = Statement(
     "INSERT INTO watcher_position "
     "(watcher_id, lane, stream_digest, position, since, head, failures, reemit, rewound_to) "
@@ -50,8 +49,7 @@ SAVE: Final = Statement(
         rewound_to="json",
     ),
 )
-# Deletes positions. The condition includes the stream's digest: if the watcher has moved to another stream, its
-# position there must stay.
+# The digest is in the condition, because a watcher that has moved to another stream must keep its position there.
 DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
     "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",

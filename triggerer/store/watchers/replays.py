@@ -67,7 +67,7 @@ async def ask_for_replay(
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(is_asset(asset), Watcher.name == name)
-        # Before `db clean` looks for replay requests and deletes the watcher's events, it takes this lock too.
+        # `db clean` takes this lock before it looks for replay requests and deletes the watcher's events.
         .with_for_update(of=Watcher)
     )
     found = rows.first()

@@ -1,7 +1,7 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's positions are newer than the backup, so the broker would skip messages whose events the backup lacks.
-Therefore each watcher with a shared stream gets a replay request. The stream carries the request out before it pulls a
+The broker's position is newer than the backup. Without a replay, messages whose events the backup lacks would be
+skipped. So each watcher with a shared stream gets a replay request, which the stream carries out before it pulls a
 message. A stream that is not a log drops the request.
 """
 
@@ -39,10 +39,9 @@ class RestoredWatcher:
     stream: str
     stream_id: str
     start: datetime | None
-    """The watcher's log is read again from this instant on. None: it has no shared stream, and so no log.
+    """The watcher's log is read again from this instant on. None: the watcher has no shared stream, and so no log.
 
-    If an earlier restore left an open request that starts before this instant, the log is read from the start of that
-    request.
+    If an open request of an earlier restore starts before this instant, the log is read from the start of that request.
     """
     has_bookmark: bool
     """True if the trigger's position is stored in the database."""
@@ -53,7 +52,7 @@ async def set_back_watchers(
 ) -> list[RestoredWatcher]:
     """Store a replay request for each watcher with a shared stream.
 
-    A watcher gets no request if its request from an earlier restore is still open, and does not start later.
+    A watcher gets no request if an open request from an earlier restore covers this one.
 
     Returns:
         All watchers that DAG files declare, sorted by asset and name.
@@ -87,9 +86,9 @@ async def _request(
 ) -> datetime:
     """Store a request, and return from which instant on the watcher's log is read again.
 
-    Events from before `cleaned_before` were deleted, and with them the keys that show which messages are repeats. So
-    the request does not begin before that instant. No message is missed, because the broker had advanced past the
-    messages of these events before the events were deleted.
+    The request does not start before `cleaned_before`: earlier events were deleted, and with them the keys that show
+    which messages are repeats. No message is missed, because the broker had advanced past the messages of the deleted
+    events.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)
@@ -119,12 +118,12 @@ async def begin_restoration(session: AsyncSession, start: datetime, *, now: date
 async def set_back_new_watchers(
     session: AsyncSession, watchers: Collection[Watcher], *, is_reading: bool, now: datetime
 ) -> bool:
-    """After a restore, set back watchers that the backup lacks because they were declared after the backup.
+    """After a restore, set back watchers that the backup lacks because they were declared later.
 
     Args:
         watchers: The watchers that this transaction has added, or given a trigger again.
-        is_reading: True if some DAG files are not read yet. False: watchers that are added after this call are new,
-            and are not set back.
+        is_reading: True if some DAG files are not read yet. False: watchers that are added after this call are not set
+            back.
     Returns:
         Whether more DAG files must be read before the restore is complete.
     """

@@ -17,8 +17,7 @@ from triggerer.domain.watchers.parked import (
 )
 from triggerer.store.schema.models import ParkedBody, ParkedMessage, Trigger, Watcher
 
-# This condition has the state as a literal, not as a parameter. The planner uses the partial index only if it sees the
-# value.
+# The state is a literal: with a parameter, the planner would not use the partial index.
 _IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
 
 
@@ -92,8 +91,8 @@ async def load_stored_backlogs(
     """Return, by watcher id, the lanes with stored messages for watchers of these streams.
 
     Args:
-        are_replayed: True to return only lanes with parked messages that an operator replays. The stream's owner knows
-            all other stored messages, because it stored them itself.
+        are_replayed: True to return only lanes with parked messages that an operator replays. The stream's owner stored
+            all other messages itself, so it knows them.
     """
     query = (
         select(
@@ -124,11 +123,11 @@ async def load_stored_backlogs(
 async def park_strays(session: AsyncSession) -> None:
     """Park the stored messages of watchers that were deleted, or that now belong to another stream.
 
-    Messages that an operator replays are parked only if the watcher was deleted. A watcher that has moved to
-    another stream still receives these messages.
+    Messages that an operator replays are parked only if the watcher was deleted. They still reach a watcher that has
+    moved to another stream.
     """
-    # This query uses joins. With EXISTS, the planner compared all pairs of rows while it had no statistics of a table
-    # that had just grown.
+    # With EXISTS instead of joins, the planner compared all pairs of rows of a table that had just grown, because it
+    # had no statistics yet.
     message = aliased(ParkedMessage)
     stray = (
         select(message.id)

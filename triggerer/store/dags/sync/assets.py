@@ -39,14 +39,13 @@ async def sync_assets(
 async def _rename_assets(
     session: AsyncSession, rows: dict[AssetKey, Asset], wanted: Iterable[AssetKey], now: datetime
 ) -> None:
-    """Rename assets: a new asset gets the row of an asset that is no longer defined and has the same name or URI.
+    """Rename assets. A new asset takes the row of an asset that the files do not declare and that has its name or URI.
 
     The renamed row keeps its watchers, queued events and schedules. Events keep the name and URI under which they were
-    recorded. There may be two such new assets, one with the old asset's name, and one with its URI. Then the new asset
-    whose name sorts first gets the row.
+    recorded. If two new assets match one row, the asset whose name sorts first gets the row.
 
-    Names and URIs are unique. If a row's new name or URI still belongs to another asset that is no longer defined, that
-    asset is renamed to `x-retired:<id>`.
+    Names and URIs are unique. If another asset that the files do not declare has the new name or URI, it is renamed to
+    `x-retired:<id>`.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}
@@ -68,7 +67,7 @@ async def _rename_assets(
             del rows[old]
     for row, _ in renamed:
         await _record_identity(session, row)
-    # Two assets may have swapped their URIs. In any order, direct updates would violate the unique keys.
+    # Use temporary names first. If two assets swap their URIs, direct updates violate the unique keys in any order.
     for row, _ in renamed:
         assign(row, name=f"x-renaming:{row.id}", uri=f"x-renaming:{row.id}")
     if renamed:
@@ -79,10 +78,7 @@ async def _rename_assets(
 
 
 async def _record_identity(session: AsyncSession, row: Asset) -> None:
-    """Before an asset is renamed, store its name and URI for the events that were recorded under them.
-
-    Nothing is stored if no event was recorded under this name and URI.
-    """
+    """Before an asset is renamed, store its name and URI, unless no event was recorded under them."""
     last = await session.scalar(
         select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == row.id)
     )

@@ -25,9 +25,9 @@ async def sync_dags(
 
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
-        changed: The ids of the changed DAGs are added to it.
+        changed: Receives the ids of the changed DAGs.
     Returns:
-        The ids of partitioned DAGs whose events may now belong to other keys, or whose keys may be due at other times.
+        The ids of partitioned DAGs with a new schedule or quiet period, whose waiting events must be divided again.
     """
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
     rescheduled: list[Dag] = []

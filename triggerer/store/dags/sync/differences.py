@@ -17,7 +17,7 @@ from triggerer.store.streams.opening import Openings
 class Changed:
     """The rows that an update has written, and the state of new streams and missing files.
 
-    If the update wrote nothing, all fields except `openings`, `is_restoring` and `missing` are empty.
+    An update that wrote nothing sets only `openings`, `is_restoring` and `missing`.
     """
 
     files: set[str] = field(default_factory=set)
@@ -36,10 +36,7 @@ class Changed:
 
 
 def assign(row: object, **values: Any) -> bool:
-    """Set each column that differs from the given value; return True if any column did.
-
-    SQLAlchemy would not notice that a number in a JSON value has become a truth value, see `_differs`.
-    """
+    """Set each column that differs from the given value; return True if any column did."""
     different = {
         name: value for name, value in values.items() if _differs(getattr(row, name), value)
     }
@@ -54,7 +51,7 @@ def assign(row: object, **values: Any) -> bool:
 def _differs(before: Any, after: Any) -> bool:
     if before != after:
         return True
-    # To Python, 1, 1.0 and True are equal, but a task sees the difference in its params.
+    # To Python, 1, 1.0 and True are equal. But a task sees the difference in its params.
     return isinstance(after, dict | list) and _sorted(before) != _sorted(after)
 
 

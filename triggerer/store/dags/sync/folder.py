@@ -72,11 +72,12 @@ async def sync_folder(
 ) -> Changed:
     """Update the store to match the folder, in the caller's transaction. Write only differences, and announce them.
 
-    The stored definitions of a file stay if the file is broken, contradicts another file or is not parsed yet. They
-    also stay if the file has been missing for less than `removal_grace`. DAGs of a deleted file become stale. Watchers
-    of a deleted file keep their rows, but lose their triggers. A trigger without watchers is deleted. A stream without
-    triggers is deleted once no instance has its lease. `is_paused` is only set for a new DAG. A watcher keeps its row
-    when its trigger changes, and an asset keeps its row when its name or its URI changes.
+    - The definitions of a file stay if the file is broken, contradicts another file, is not parsed yet, or has been
+      missing for less than `removal_grace`.
+    - DAGs of a deleted file become stale. Its watchers keep their rows, but lose their triggers.
+    - A trigger without watchers is deleted. A stream without triggers is deleted once no instance has its lease.
+    - `is_paused` is only set for a new DAG.
+    - A watcher keeps its row when its trigger changes. An asset keeps its row when its name or its URI changes.
 
     Args:
         folder: The merged definitions of all files.
@@ -101,8 +102,8 @@ async def sync_folder(
     await _announce_broken_files(session, changed)
     if released := await release_runs(session, reread):
         announce(session, Signal.RUNS_QUEUED, *released)
-    # To move waiting events, `return_to_queue` needs a lock on the DAGs' rows. This transaction got the lock when
-    # `sync_dags` wrote the rows.
+    # `return_to_queue` needs a lock on the DAGs' rows. `sync_dags` has written these rows, so this transaction has the
+    # lock.
     await return_to_queue(session, remapped)
     await sync_schedules(session, folder, assets, aliases, changed)
     reading = reading or Reading()
@@ -160,8 +161,8 @@ async def _sync_files(
             changed.errors += errors
             changed.warnings += file.warnings
     gone = {path: row.missing_since for path, row in rows.items() if path not in files}
-    # A subfolder that cannot be read has a row for its error, like a file. The row is deleted once the subfolder is
-    # readable or gone.
+    # A subfolder that cannot be read also has a row, for its error. The row is deleted once the subfolder is readable
+    # or gone.
     folders = {path for path in gone if not path.endswith(".py")}
     if missing := {path: since for path, since in gone.items() if path not in folders}:
         now = await database_now(session)

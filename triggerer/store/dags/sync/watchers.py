@@ -88,7 +88,7 @@ async def sync_watchers(
         elif row.trigger_id != trigger.id:
             if row.trigger_id is None:
                 added.append(row)
-            # Clear the stored error, because it came from the trigger with the former arguments.
+            # Clear the stored error, because it came from the trigger with the earlier arguments.
             assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         assign(row, path=path)
         rows[key] = row
@@ -108,12 +108,12 @@ async def sync_watchers(
 
 
 def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger | None) -> set[str]:
-    """Return the digests of a watcher's former and new stream; empty if its trigger does not change.
+    """Return the digests of a watcher's old and new stream; empty if its trigger does not change.
 
     Args:
         watcher: The definition in the DAG file.
-        before: The trigger that serves the watcher so far; None for a new watcher.
-        trigger: The stored trigger that will serve the watcher; None if it does not exist yet.
+        before: The watcher's trigger until now; None for a new watcher.
+        trigger: The stored trigger that the watcher will have; None if it does not exist yet.
     """
     digests = {one.stream_digest for one in (before, trigger) if one is not None}
     is_as_it_was = before is trigger and digests == {watcher.stream_digest}
@@ -121,9 +121,9 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
 
 
 async def _renamed(session: AsyncSession, watchers: Iterable[ParsedWatcher]) -> dict[str, str]:
-    """Return the readable stream keys that differ from the stored readable keys, by the digest of the stream key.
+    """Return the new readable stream keys by digest, for streams whose stored readable key is different.
 
-    After an update of the plugin or of the service, the text of a key may change while its digest stays.
+    An update of a plugin or of the service may change the text of a key and keep its digest.
     """
     texts = _texts(watchers)
     stored = await session.execute(select(Stream.digest, Stream.key))
@@ -174,8 +174,8 @@ async def _drop_unused(
         if row.id not in used:
             await session.delete(row)
     await session.flush()
-    # The instance that has a stream's lease may still be closing the stream. Such a stream stays, and a later update
-    # deletes it. The DELETE checks the lease again, because the stream's owner may renew the lease at this moment.
+    # A stream whose lease an instance still has may be closing. A later update deletes it. The DELETE checks the lease
+    # again, because the owner may renew the lease at this moment.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):

@@ -14,8 +14,8 @@ from triggerer.errors import ConfigurationError
 
 _DEFAULT_PORT: Final = 5432
 _TIMEOUT_S: Final = 10.0
-# How long to wait for the connection to each server, if the URL names several. If the first server's machine is dead
-# and does not answer, an instance still reaches the next server before its leases expire.
+# The timeout for connecting to each server, if the URL names several servers. If the first server is dead, an instance
+# still reaches the second server before its leases expire.
 _TIMEOUT_OF_SEVERAL_S: Final = 4.0
 _SEVERAL: Final = "write postgresql://user@host-1:5432,host-2:5432/database"
 # Matches a URL with several hosts, such as `//user:password@host-1:5432,host-2:5432/`. SQLAlchemy cannot parse it. A
@@ -24,8 +24,8 @@ _AUTHORITY: Final = re.compile(
     r"(?P<before>^[a-z+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>(?:[/?#].*)?$)"
 )
 _HOST: Final = re.compile(r"(?P<host>\[[^\]]+\]|/.*|[^:]*)(?::(?P<port>\d+))?$")
-# asyncpg takes these options of TLS only in a URL of its own (`dsn`), not as arguments. Some of them name files, and
-# asyncpg reads the files again for each connection.
+# asyncpg accepts these TLS options only in a `dsn` URL, not as arguments. It reads the certificate files again for each
+# connection.
 _OF_TLS: Final = frozenset(
     {
         "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert",

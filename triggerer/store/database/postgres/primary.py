@@ -1,8 +1,8 @@
-"""Opens all connections to the primary, the PostgreSQL server that takes the writes.
+"""Opens all connections to the primary, the PostgreSQL server that accepts writes.
 
-After a failover two servers may take writes: the promoted server, and the former primary, if it has come back or was
-only cut off. A write to the former primary would be lost. A promotion begins a new timeline with a higher number than
-all earlier timelines. So once a process has seen a timeline, it uses no server with a lower number.
+After a failover, the former primary may still accept writes, for instance if it was only cut off. Those writes would be
+lost. Each promotion begins a new timeline with a higher number. So once a process has seen a timeline, it connects to
+no server with a lower number.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from triggerer.store.database.postgres.hosts import Host, read_settings
 
 _log = LazyLogger(__name__)
 
-# A statement fails after this time, for instance because the server vanished without closing the connection. Every
-# statement of the service takes less time.
+# A statement fails after this time, for instance if the server vanished without closing the connection. The service's
+# statements take less time.
 STATEMENT_TIMEOUT_S: Final = 60.0
 SETTINGS: Final = {
     # 10 seconds. A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
@@ -36,15 +36,15 @@ SETTINGS: Final = {
 _APPLICATION: Final = "triggerer"
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IS_READ_ONLY: Final = "SELECT current_setting('transaction_read_only') = 'on'"
-# The timeline is the first eight (hexadecimal) digits in the name of the current WAL segment. pg_control_checkpoint()
-# would show a new timeline only after a checkpoint.
+# The first eight hexadecimal digits in the name of a WAL segment are the timeline. pg_control_checkpoint() shows a new
+# timeline only after a checkpoint.
 _HISTORY: Final = """
 SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
 FROM pg_control_system()
 """
-# `_HISTORY` fails with these errors if the user has no right to call its functions, or if a server with PostgreSQL's
-# protocol lacks the functions.
+# `_HISTORY` fails with these errors if the user may not call its functions, or if the server is not PostgreSQL and
+# lacks the functions.
 _UNKNOWN_HISTORY: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.FeatureNotSupportedError,
@@ -128,7 +128,7 @@ class Primary:
     def is_current(self, connection: Any) -> bool:
         """False if this process has seen that another server was promoted after the connection was opened."""
         history: History | None = connection.history
-        # When this connection was opened, `_newest` was equal to `history`. If the two differ now, this process has
+        # `_newest` was equal to `history` when this connection was opened. If `_newest` has changed, this process has
         # since connected to a newer primary.
         return history is None or history == self._newest
 

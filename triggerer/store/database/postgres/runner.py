@@ -31,11 +31,11 @@ ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # Four connections: for recording events, scheduling, claiming runs and writing results, so that none of these waits for
 # another.
 _SIZE: Final = 4
-# `enable_seqscan = off`: every statement of a script can use an index, so none needs to scan a whole table. Without
-# this setting, the server would plan such a scan while a table is small, and use the cached plan until the table is
-# analysed. In a test without it, the server's time per run grew by a third within the first 1,600 runs.
-# `force_generic_plan`: each statement is planned only once, for all values. Planning the scheduler's query each time
-# took three times as long as the query itself.
+# `enable_seqscan = off`: each statement of a script can use an index. But while a table is small, the server would plan
+# a scan of the whole table, and use the cached plan until the table is analysed. In a test with scans, the server's
+# time per run grew by a third within the first 1,600 runs.
+# `force_generic_plan`: each statement is planned once, for all values. Planning the scheduler's query each time took
+# three times as long as executing it.
 _SETTINGS: Final = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
 T = TypeVar("T")
 
@@ -43,7 +43,8 @@ T = TypeVar("T")
 class PostgresRunner(ScriptRunner):
     """Performs scripts on at most four connections, each opened when it is first needed.
 
-    There is no asyncpg pool, because its task and proxy for each transaction cost a quarter of the transaction's time.
+    asyncpg's pool is not used. It creates a task and a proxy object for each transaction, which take a quarter of the
+    transaction's time.
 
     Args:
         encode: Encodes an announcement as the payload of NOTIFY.
@@ -107,8 +108,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 yield connection
             except BaseException:
-                # Always roll back, because a BEGIN that was cancelled may have reached the server. Otherwise the next
-                # user of the connection would work inside that transaction.
+                # Always roll back. A cancelled BEGIN may have reached the server, and the next user of the connection
+                # would then work inside that transaction.
                 if not connection.is_closed():
                     await self._roll_back(connection)
                 raise

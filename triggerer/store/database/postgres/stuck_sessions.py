@@ -1,12 +1,15 @@
-"""Ends stuck sessions. A stuck session keeps locks after its process was stopped or cut off in a statement.
+"""Ends stuck sessions: sessions that keep locks because their process was stopped or cut off.
 
 The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
-But two kinds of stuck sessions count as active. The first kind waits for the arguments of a statement, because a driver
-sends them only after the server has prepared the statement. The second kind waits for a client to read the rows.
-`statement_timeout` ends neither kind, and PostgreSQL 17's `transaction_timeout` does not end the second kind.
+But a session can also be stuck within a statement, in state `active`:
 
-This module looks for sessions that hold locks, not for sessions that wait for locks. Often nobody waits for a stuck
-session, because a process that takes over the work skips locked rows.
+- It waits for the statement's arguments. A driver sends them only after the server has prepared the statement.
+- It waits for the client to read the rows.
+
+`statement_timeout` ends neither kind of session. PostgreSQL 17's `transaction_timeout` does not end the second kind.
+
+This module looks for sessions that hold locks. Looking for sessions that wait for these locks would often find none: a
+process that takes over the work skips locked rows.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ _log = LazyLogger(__name__)
 
 # How long a session may wait for its client to send the arguments. Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
-# How long a session may wait for a client that does not read the rows. This limit is longer than the limit above,
-# because a client may read many rows over a slow network. The service's own statements fail after the same time.
+# How long a session may wait for its client to read the rows. This limit is longer than the one above, because a client
+# may read many rows over a slow network.
 READS_FOR_S: Final = STATEMENT_TIMEOUT_S
-# COPY is exempt, because a backup that is restored or a table that is copied also holds locks while its client is slow.
+# COPY is exempt: a restore or a copy of a table also holds locks while its client is slow.
 _END: Final = """
 SELECT pid, application_name, host(client_addr) AS client, wait_event AS waits, left(query, 200) AS statement,
     extract(epoch FROM clock_timestamp() - state_change)::int AS since_s,
@@ -49,16 +52,16 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# The query fails with these errors if the user has no right to read its views, or if a server with PostgreSQL's
-# protocol lacks the views.
+# The query fails with these errors if the user may not read its views, or if the server is not PostgreSQL and lacks
+# them.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 
 async def end_stuck_sessions(connection: Any) -> None:
     """End this user's sessions that lock our tables and have waited too long for their client.
 
-    The server rolls back the sessions' transactions. A session that is committing is not ended, because a commit waits
-    for no client.
+    The server rolls back their transactions. A session that is committing does not wait for its client, so it is never
+    ended.
     """
     try:
         found = await connection.fetch(_END, SENDS_NOTHING_FOR_S, READS_FOR_S)

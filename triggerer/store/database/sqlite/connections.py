@@ -16,9 +16,8 @@ from triggerer.errors import StoreUnavailable
 class SqliteConnections:
     """Opens connections, each with a thread of its own, and waits for the threads when the database is closed.
 
-    A thread cannot be cancelled. If a task is cancelled while it opens a connection, sets it up or executes a
-    statement, the connection is only asked to end. Its thread finishes the current work, rolls back and closes. Closing
-    the database waits for the thread.
+    A thread cannot be cancelled. If the task that uses a connection is cancelled, the thread is asked to end: it
+    finishes its current work, rolls back and closes the connection.
     """
 
     def __init__(self) -> None:
@@ -68,7 +67,7 @@ class SqliteConnections:
 
 
 class _Connection(aiosqlite.Connection):
-    """A connection. `stop` adds a future to `ending`, and the future is done when the connection's thread has ended."""
+    """A connection that records, in the set `ending`, a future for the end of its thread. `stop` creates the future."""
 
     def __init__(self, connector: Any, ending: set[asyncio.Future[Any]]) -> None:
         super().__init__(connector, iter_chunk_size=64)
@@ -79,7 +78,7 @@ class _Connection(aiosqlite.Connection):
     def stop(self) -> asyncio.Future[Any] | None:
         """Ask the thread to end after its current work; return a future for the end.
 
-        The result is None if the thread was never started, or if there is no event loop that could wait.
+        The result is None if the thread was never started, or if no event loop is running.
         """
         # Ask only once. After the first request to end, the thread reads no further request.
         if not self._is_stopped:
@@ -96,8 +95,8 @@ class _Connection(aiosqlite.Connection):
         self._is_stopped = True
 
     def _roll_back(self) -> None:
-        # Roll back before the connection is closed. A closed connection keeps its lock while the cursor of an
-        # unfinished statement is alive. The traceback of a cancelled task keeps the cursor alive.
+        # Roll back before closing. Otherwise an unfinished statement's cursor keeps the lock even after its connection
+        # is closed. The traceback of a cancelled task keeps the cursor alive.
         if self._connection is not None:
             self._connection.rollback()
 

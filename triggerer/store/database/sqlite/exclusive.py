@@ -16,17 +16,15 @@ from triggerer.store.database.transactions import Database
 def lock_exclusively(
     database: Database, *, purpose: str = "triggerer standalone"
 ) -> Iterator[None]:
-    """Lock this SQLite database against other services. For PostgreSQL it does nothing.
+    """Lock this SQLite database against other services. Do nothing for PostgreSQL.
 
-    Commands do not take the lock, because they run beside the service. SQLite itself orders the writes of several
-    processes. The lock ends with the block, or with the process if the process dies before. The lock file stays, and
-    does no harm: only a lock on it counts.
+    Commands do not take this lock, because they run beside the service. The lock ends with the block, or when the
+    process dies. The lock file may stay: without a lock on it, it does no harm.
 
     Args:
-        purpose: The name of this process in the error of a second process.
+        purpose: The name of this process, for the error that a second process gets.
     Raises:
-        ConfigurationError: Another process has the lock, and the message names its process id. Or this user may not
-            lock the file.
+        ConfigurationError: Another process has the lock, or this user may not lock the file.
     """
     if database.path is None:
         yield
@@ -49,8 +47,7 @@ def lock_exclusively(
                 hint="with SQLite everything runs in one `triggerer standalone`: "
                 "stop that one first, or use PostgreSQL",
             ) from error
-        # On a full disk the process id cannot be written. A second process is still refused, but its error does not
-        # name this process.
+        # On a full disk this write fails. A second process is still refused, but its error does not name this process.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()} ({purpose})\n".encode(), 0)

@@ -1,8 +1,8 @@
 """Notices that a SQLite file was removed or replaced after it was opened.
 
-If the database file is removed or replaced, SQLite continues to write to the old file, and the commits are lost without
-an error. SQLite itself notices this only if the database has no write-ahead log (SQLITE_READONLY_DBMOVED), but our
-databases have one. The check in this module takes two microseconds.
+Without this check, SQLite would continue to write to the removed file, and the commits would be lost without an error.
+SQLite notices this itself (SQLITE_READONLY_DBMOVED), but not with a write-ahead log, which our databases use. The check
+takes two microseconds.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _RollbackFailed(Exception):
 
 
 class SqliteRunner(ScriptRunner):
-    """Performs scripts on one connection. The caller of `perform` makes sure that no other task writes meanwhile."""
+    """Performs scripts on one connection. While `perform` runs, the caller lets no other task of this process write."""
 
     def __init__(
         self,
@@ -72,8 +72,7 @@ class SqliteRunner(ScriptRunner):
                     lambda sqlite: self._transact(sqlite, script, announced),
                     seconds=seconds,
                 )
-            # Check the file here and not in the thread, because the thread would have to wait again for Python's global
-            # lock.
+            # Check the file here. In the thread, the check would release Python's global lock and wait for it again.
             self._file.check_committed()
             return result
         except StillUnderWay as error:

@@ -26,8 +26,7 @@ async def in_thread(
 
     Raises:
         sqlite3.Error: The driver's error. `Database.transaction` translates it.
-    Cancellation: `work` still runs to its end in the thread. A rollback waits for that end, because the thread does one
-        thing after another.
+    Cancellation: `work` still runs to its end. Then the thread executes the rollback.
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection
@@ -45,12 +44,12 @@ async def finish_in_thread(
 ) -> T:
     """Call `work` in the connection's thread, and wait for its outcome even if the caller is cancelled.
 
-    `work` is a whole transaction, with its own BEGIN and COMMIT. A cancelled caller that did not wait could not know
-    whether the transaction will commit.
+    `work` is a whole transaction, with its own BEGIN and COMMIT. A caller that did not wait could not know whether the
+    transaction commits.
 
     Raises:
         StillUnderWay: `work` has not ended after `seconds`, and continues.
-        Exception: Whatever `work` raised.
+        Exception: The exception that `work` raised.
     Cancellation: Delayed until `work` has ended. A cancel scope then delivers it at the caller's next checkpoint.
     """
     turn = _Turn(asyncio.get_running_loop(), work)
@@ -91,8 +90,9 @@ class _Turn(Generic[T]):
             with anyio.CancelScope(shield=True):
                 in_time = await self._ended.wait_for(until - self._loop.time())
             if anyio.current_effective_deadline() > -math.inf:
-                # No cancel scope is cancelled, so asyncio itself cancelled the task. Raise the CancelledError now,
-                # because asyncio raises it only once. (A cancelled scope raises it again at the next await.)
+                # No cancel scope is cancelled, so the task was cancelled by `Task.cancel`. asyncio raises this
+                # CancelledError only once, so raise it again here. (A cancelled scope raises it again at the next
+                # await.)
                 raise
         if not in_time:
             raise StillUnderWay
@@ -100,8 +100,8 @@ class _Turn(Generic[T]):
             try:
                 raise error
             finally:
-                # Break the reference cycle of the error, its traceback and this frame. The cycle would keep a cursor
-                # alive until the next garbage collection, and the cursor would keep SQLite's lock.
+                # Break the reference cycle of the error, its traceback and this frame. Until the next garbage
+                # collection, the cycle would keep a cursor alive, and with it SQLite's lock.
                 self._error = None
                 del error
         return self._result  # type: ignore[return-value]

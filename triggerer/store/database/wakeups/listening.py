@@ -25,16 +25,16 @@ from triggerer.store.database.wakeups.signals import Wakeups
 _log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
-# How often to check for stuck sessions and for a promoted server. Another server may have been promoted even while the
-# former primary still answers.
+# How often to end stuck sessions and to look for a promoted server. A server may have been promoted while the former
+# primary still answers.
 _CHECK_INTERVAL: Final = timedelta(seconds=5)
-# A server may vanish without closing its socket. So every sixth check (every 30 seconds) sends a test announcement, to
-# see whether the connection still receives announcements.
+# A server may vanish without closing its socket. So every sixth check (every 30 seconds) sends a test announcement. If
+# it does not arrive here, the connection is replaced.
 _CHECKS_PER_TEST: Final = 6
 _HEARING_TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
-# Turns off `idle_session_timeout` for the listening connection, which is idle on purpose. Operators use this setting to
-# close forgotten connections. On PostgreSQL before 14, which lacks the setting, this query does nothing.
+# Turns off `idle_session_timeout`, by which operators close forgotten connections. The listening connection is idle on
+# purpose. PostgreSQL before 14 lacks the setting, and there this query does nothing.
 _ALLOW_IDLE: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 )
@@ -56,9 +56,9 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements as wake-ups until cancelled.
 
-    A lost connection to PostgreSQL is opened again, with growing delays. Then all subscribers are woken about
-    everything, because announcements may have been missed without a connection. On SQLite the caller must have called
-    `lock_exclusively`: a database has only one socket for announcements, and a second listener would take it over.
+    A lost connection to PostgreSQL is opened again, with growing delays. Announcements may have been missed in between,
+    so all subscribers are then woken about everything. On SQLite the caller must have called `lock_exclusively`: there
+    is one socket for announcements, and a second listener would take it over.
 
     Args:
         wakeups: Where to publish. None: `database.wakeups`.
@@ -96,11 +96,11 @@ async def _listen_on_socket(
 
 
 async def check_announcements(database: Database) -> None:
-    """Check that one connection to the database hears the announcements of another. SQLite needs no check.
+    """Check that one connection to the database receives the announcements of another. SQLite needs no check.
 
     Raises:
-        ConfigurationError: No announcement arrives, for instance because a pooler in transaction mode gives each
-            transaction another connection. The parts of the service would notice changes only in their sweeps.
+        ConfigurationError: No announcement arrives. For instance, a pooler in transaction mode uses another connection
+            for each transaction. The parts of the service would notice changes only in their sweeps.
         StoreUnavailable: The database is away.
     """
     if database.dialect == "sqlite":
@@ -191,8 +191,8 @@ async def _listen_on_postgres(
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
-                # Report the start although there is no connection yet. Once there is one, `publish_everything` makes up
-                # for the announcements that were missed.
+                # Report the start although there is no connection. Once there is one, `publish_everything` makes up for
+                # the missed announcements.
                 started = True
                 task_status.started()
         delay = backoff.next_delay()

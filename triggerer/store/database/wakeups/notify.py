@@ -9,13 +9,13 @@ from triggerer.store.database.wakeups.transport import CHANNEL, MAX_PAYLOAD
 def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
     """Return PostgreSQL's common table expression `notified`, which announces `signal` to other processes.
 
-    The expression has a row if there was something to announce. The surrounding statement must read the expression, or
-    PostgreSQL does not evaluate it. If the DAG ids are too long for NOTIFY, all DAGs are announced.
+    The surrounding statement must read from `notified`, because PostgreSQL skips an unused expression. `notified` has
+    one row, or none if there was nothing to announce. If the DAG ids are too long for NOTIFY, all DAGs are announced.
 
     Args:
         sender: The parameter with the id of this process, such as `$1`. The process ignores announcements with its own
             id.
-        dag_ids: A query for one row with one column. Its value is an array of DAG ids, or NULL to announce nothing.
+        dag_ids: A query for one row with one column: an array of DAG ids, or NULL to announce nothing.
     """
     return f"""notified AS (
     SELECT pg_notify('{CHANNEL}', CASE WHEN octet_length(text) <= {MAX_PAYLOAD} THEN text ELSE

@@ -1,7 +1,7 @@
 """Wake-ups: a commit wakes the parts of the service that wait for its kind of change, so that they need not poll.
 
-A wake-up only hints that something changed. The part that is woken then reads the database. So a wake-up may come twice
-or name too many subjects, but it must not be lost.
+A wake-up is only a hint to read the database. So a wake-up may come twice or name too many subjects, but must not be
+lost.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# The most subjects that a subscription collects. If more arrive, the wake-up is about all subjects. So a subscription
-# that nobody reads stays small.
+# A subscription that nobody reads must stay small. If more subjects than this arrive, `ALL` replaces them.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 

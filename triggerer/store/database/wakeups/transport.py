@@ -31,9 +31,9 @@ _MAX_SOCKET_PATH: Final = 107
 
 
 class AnnouncementTransport:
-    """Encodes and decodes announcements, and sends them if the database is SQLite.
+    """Encodes and decodes announcements, and sends them on SQLite.
 
-    On PostgreSQL the transaction itself sends them, with NOTIFY.
+    On PostgreSQL each transaction sends its own announcements with NOTIFY.
     """
 
     def __init__(self, url: URL) -> None:
@@ -57,9 +57,9 @@ class AnnouncementTransport:
         return body.decode()
 
     def receive(self, message: str | bytes, wakeups: Wakeups) -> None:
-        """Publish another process's announcement as wake-ups. Messages of this process are ignored.
+        """Publish another process's announcement as wake-ups, and ignore this process's own announcements.
 
-        `Database` has published this process's own announcements already, when it committed.
+        `Database` has published those already, when it committed.
         """
         try:
             fields = orjson.loads(message)
@@ -79,8 +79,8 @@ class AnnouncementTransport:
             return
         payload = self.encode(announced).encode()
         with datagram_socket() as sender, short_path(self.socket_path) as address:
-            # Shield the sending, because the commit is done. If a cancellation were raised here, the caller would
-            # believe that the transaction was rolled back.
+            # The commit is done, so shield the sending. If a cancellation were raised here, the caller would believe
+            # that the transaction was rolled back.
             with anyio.move_on_after(_SEND_TIMEOUT_S, shield=True) as scope:
                 while True:
                     try:

@@ -24,8 +24,8 @@ class ClaimRuns:
     A run cannot be claimed if it is held, or if somebody asked to cancel it. Runs that another executor is claiming at
     this moment are skipped.
 
-    The first attempt of a run counts as begun when it is claimed. For later attempts,
-    `triggerer.store.runs.attempts.steps.begin_run` stores when they begin.
+    The claim stores the start of a run's first attempt. `triggerer.store.runs.attempts.steps.begin_run` stores the
+    start of later attempts.
     """
 
     executor: str
@@ -155,16 +155,14 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# `_PICKED` chooses the runs to claim. On SQLite it names the index: SQLite's planner ignores the LIMIT, and would
-# choose to read all runs that ever existed if no index were named. On PostgreSQL the chosen ids form an array, so that
-# `_PICKED` is executed only once for a claim.
+# `_PICKED` chooses the runs to claim. SQLite's planner ignores the LIMIT, so it would read all runs that ever existed
+# if `_PICKED` did not name an index. PostgreSQL makes an array of the chosen ids, and so executes `_PICKED` only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
 ORDER BY r.priority DESC, r.id
 LIMIT {{limit}} {{LOCK}}"""
-# The column `former` of `_CLAIMED` has the open launches of a run's earlier attempts. The first claim of a run does not
-# search for launches, because there are no earlier attempts.
+# The column `former` has the open launches of a run's earlier attempts. At the first claim (epoch 1) there are none.
 _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1, epoch = epoch + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END,

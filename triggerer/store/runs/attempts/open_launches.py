@@ -27,8 +27,7 @@ async def open_launches_of_ended_runs(
 ) -> list[tuple[int, FormerLaunch]]:
     """Return the open launches of ended runs, each with its run's primary key.
 
-    A launch is something that an attempt started outside its process, such as a Spark Connect session. Only the runs of
-    this executor and of dead executors are searched. The launch that was seen longest ago comes first.
+    The launch that was seen longest ago comes first. Only the runs of this executor and of dead executors are searched.
 
     Args:
         is_alone: True if there is no other executor, so that the runs of all executors are searched.

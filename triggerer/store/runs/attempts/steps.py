@@ -1,11 +1,10 @@
 """Steps that change the attempts of runs and their launches. `triggerer.store.runs.attempts.claims` inserts attempts.
 
-A launch is something that an attempt started outside its process, such as a Spark Connect session. It is open until
-`ended_at` is set. An open launch of an earlier attempt may still write data. Until it ends, later attempts do not
-execute the user's code.
+A launch is something that an attempt started outside its process, such as a Spark Connect session. A launch without
+`ended_at` is open. An open launch of an earlier attempt may still write data, so later attempts do not execute the
+user's code until it ends.
 
-An executor's report about an attempt counts only if the run's row shows this executor, and the epoch of the attempt's
-claim.
+An executor's report about an attempt is stored only while the run's row shows this executor and the attempt's epoch.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 
 
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
-    """A step: store that a worker begins an attempt now. It returns one row if this executor still has the run.
+    """A step: store that a worker starts an attempt now. It returns one row if this executor still has the run.
 
-    A run's first attempt does not need this step, because the attempt counts as begun when it is claimed. This saves a
-    transaction. If the executor dies, the stored time tells `recover_orphans` that the attempt had begun.
+    If the executor dies, the stored time shows `recover_orphans` that the attempt had started. The first attempt of a
+    run does not need this step, because its claim stores the time. This saves a transaction.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
@@ -47,7 +46,7 @@ def save_launches(
 ) -> BoundStatement | None:
     """A step: store the latest states of launches. It returns a row for each stored launch.
 
-    A launch that the store shows as ended does not change. If a launch of an earlier attempt is reported as running, it
+    A launch that has ended does not change. If an attempt reports an earlier attempt's launch as running, the launch
     belongs to the reporting attempt from now on.
 
     Args:
@@ -78,8 +77,8 @@ def leave_attempts(
 ) -> Script[None]:
     """End attempts whose process is gone. An attempt with an open launch becomes `unknown` instead.
 
-    An attempt that uses a Spark Connect server may have a session there that was not reported. So a session is stored
-    as an open launch, if no launch with the attempt's tag is stored yet.
+    An attempt that uses a Spark Connect server may have opened a session there without reporting it. So if no launch
+    with the attempt's tag is stored, an open launch is stored for this session.
 
     Args:
         epochs: The epoch of each attempt, by the run's primary key.
@@ -99,10 +98,11 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
     """A step: queue a run again, because an earlier attempt may still be at work, and hold the run for a while.
 
     The attempt of `order` does not count towards `MAX_ATTEMPTS`, and its row is deleted. The hold lasts for half of the
-    time for which the earlier attempt has been unknown: at least 5 and at most 60 seconds.
+    time for which the earlier attempt has been unknown, but at least 5 and at most 60 seconds. If no launch is open any
+    more, there is no hold.
 
-    If another attempt has the run, or if the run must be cancelled, the step changes nothing and returns no row. In all
-    other cases it returns one row. If no launch is open, the run is queued but not held, and may be claimed at once.
+    The step returns one row. If another attempt has the run, or the run must be cancelled, it changes nothing and
+    returns no row.
     """
     now = datetime.now(UTC)
     since = min((one.unknown_since for one in order.former if one.unknown_since), default=now)
@@ -223,8 +223,8 @@ _LAUNCHES: Final = parameter_rows(
     seen_at="timestamptz",
     ended_at="timestamptz",
 )
-# `_SAVE_LAUNCHES` inserts a launch only if the executor still has the run. On PostgreSQL it locks the run's row, so
-# that no other executor claims the run between check and insert.
+# A launch is inserted only if the executor still has the run. On PostgreSQL the run's row is locked, so that no other
+# executor claims the run between the check and the insert.
 _SAVE_LAUNCHES: Final = Statement(
     """
 INSERT INTO run_launch (run_pk, tag, epoch, task_id, launcher, place, external_id, link, state, reason, seen_at,

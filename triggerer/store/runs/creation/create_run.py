@@ -27,9 +27,8 @@ from triggerer.store.schema.models import Dag
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
 _STEPS_OF_A_PATH: Final = frozenset({".", ".."})
-"""HTTP clients resolve these texts in a path before they send it, so no URL could name a run with such an id."""
-# Beginnings of run ids that only the scheduler may use. If a run has the id of a scheduled run, the scheduler assumes
-# that it created the run itself.
+"""HTTP clients resolve these steps of a path, so no URL could name a run with such an id."""
+# Beginnings of run ids that only the scheduler may use. The scheduler assumes that it created each run with such an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
 
@@ -93,9 +92,8 @@ async def create_manual_run(
 
     Args:
         params: Parameters that replace the DAG's parameters of the same names.
-        partition_key: The run's partition key. If the DAG's timetable produces keys, the run covers the data interval
-            that belongs to this key. None: the run has the key of its data interval if the timetable produces keys, and
-            otherwise no key.
+        partition_key: The run's partition key. If the DAG's timetable produces keys, the run covers the key's data
+            interval. None: if the timetable produces keys, the run gets the key of its data interval.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: The DAG is gone from its file, or its timetable never produces this key.

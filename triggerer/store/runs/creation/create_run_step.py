@@ -50,11 +50,12 @@ class EventSelection:
 class Unchanged:
     """A condition for creating a run: the DAG's row has not changed since the scheduler read it.
 
-    A scheduler that plans for the DAG changes this row. So if the condition holds, no other scheduler has planned for
-    the DAG since. A `CreateRun` with this condition is a whole transaction, and notifies other processes of the run.
+    Each scheduler that plans for the DAG changes this row. So if the condition holds, no other scheduler has planned
+    for the DAG since. A `CreateRun` with this condition is a whole transaction, and notifies other processes of the
+    run.
 
-    The condition is for PostgreSQL only. SQLite does not need it, because there no other process can write between the
-    reading of the row and the creation of the run.
+    On SQLite no condition is needed: no other process can write between the reading of the row and the creation of the
+    run.
 
     Args:
         version: The version (`xmin`) of the DAG's row when it was read.
@@ -70,8 +71,8 @@ class CreateRun:
     """A step: create a run. It returns a row (primary key, run id, run_after), or none if the run's id exists already.
 
     `triggerer.store.runs.creation.create_run.create_run` explains the fields. If the run takes events, the step also
-    changes the DAG's row, so that another scheduler that plans for the DAG notices the new run. If `unchanged` is given
-    and the DAG's row has changed, the step changes nothing and returns no row.
+    changes the DAG's row, so that another scheduler notices the new run. If `unchanged` is given but the DAG's row has
+    changed, the step does nothing and returns no row.
     """
 
     dag_id: str
@@ -88,8 +89,8 @@ class CreateRun:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
-        # A run must not be older than one of its events. On SQLite the present instant is late enough: there is one
-        # writer at a time, so every event in the queue is older.
+        # A run must not be older than one of its events. SQLite has one writer, so every event in the queue is older
+        # than now.
         run_after = self.run_after or now()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
@@ -174,9 +175,9 @@ _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# The inner query of `_SQLITE_TAKE_OLDEST` returns one value: the highest id to take. So the database runs the inner
-# query only once. If it returned a list of ids, a planner that misjudges sizes could run it for each row. PostgreSQL's
-# statement `_POSTGRES_TAKE_OLDEST` has such an inner query, too.
+# The inner query returns one value, the highest id to take, so the database executes it only once. A planner that
+# misjudges sizes could execute an inner query for a list of ids again for each row. `_POSTGRES_TAKE_OLDEST` also has
+# such an inner query.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
@@ -203,10 +204,9 @@ class _Variant:
     """The number of assets whose oldest events the run takes. 0: it takes all waiting events, or none."""
 
 
-# A run must not be older than one of its events. PostgreSQL takes the snapshot of a statement before the statement
-# reads the time. So the events that the statement sees are older than that time, even if other events are committed
-# meanwhile. If the run takes events, a given `run_after` is only a lower bound: events may have been committed since
-# that instant was chosen.
+# A run must not be older than one of its events. PostgreSQL takes a statement's snapshot before the statement reads the
+# time, so all events that the statement sees are older. If the run takes events, a given `run_after` is only a lower
+# bound, because newer events may have been committed since it was chosen.
 _POSTGRES: Final = f"""
 at AS MATERIALIZED (
     SELECT {{now}} AS now, {{queued_at}} AS queued_at
@@ -224,8 +224,8 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# If another transaction is changing the DAG's row, this UPDATE waits for the end of that transaction. A condition on
-# `xmin` is then checked on the row's committed version.
+# This UPDATE waits for another transaction that is changing the DAG's row. It then checks a condition on `xmin` with
+# the row's committed version.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

@@ -63,9 +63,9 @@ class PlannedDag:
 class CreateRuns:
     """A step: carry out the plans for these DAGs. On PostgreSQL it is a whole transaction.
 
-    The step returns a row (DAG id, number of new runs) for each DAG whose plan was carried out. A DAG is skipped if its
-    row in the table `dag` has changed since it was read, or is locked by another transaction. A run whose id exists
-    already is not created, and takes no events. Other processes are notified of the new runs.
+    It returns a row (DAG id, number of new runs) for each DAG whose plan was carried out. A DAG is skipped if its row
+    in the table `dag` has changed since it was read, or is locked. A run whose id exists already is not created, and
+    takes no events. Other processes are notified of the new runs.
 
     Args:
         sender: The id of this process. A process ignores the wake-ups that it sent itself.
@@ -133,10 +133,9 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
         yield dag.dag_id, asset_id, each, each * len(taking)
 
 
-# The statement locks the rows of the DAGs in order, and skips rows that another transaction has locked. So two such
-# statements never wait for each other. A row that has changed since it was read has another `xmin`. PostgreSQL compares
-# `xmin` on the row's last version. If `xmin` is equal, no other scheduler has planned for the DAG since the row was
-# read.
+# The statement skips DAGs whose rows are locked by other transactions, so two such statements never wait for each
+# other. It also skips a row whose last version has another `xmin` than the scheduler read. With an equal `xmin`, no
+# other scheduler has planned for the DAG since.
 #
 # PostgreSQL takes the statement's snapshot before it reads the time, so a run is never older than one of its events.
 _POSTGRES: Final = f"""
@@ -182,10 +181,9 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# `_TAKE` assigns waiting events to the new runs. It gets the places (`ctid`) of the queue's rows from the lateral
-# queries in `_ALL` or `_OLDEST`. With a plain join, a planner that assumes an empty queue would read the waiting events
-# of all DAGs. Without `coalesce`, the planner would use the partial index of waiting events for the update, and read it
-# from the start.
+# `_TAKE` assigns waiting events to the new runs. The lateral queries in `_ALL` and `_OLDEST` find the places (`ctid`)
+# of the queue's rows. In a plain join, a planner that assumes an empty queue would read the waiting events of all DAGs.
+# `coalesce` keeps the planner from reading the partial index of waiting events from its start.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

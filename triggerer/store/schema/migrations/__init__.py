@@ -1,9 +1,9 @@
 """Numbered scripts that bring a database to the schema of this release's models.
 
-`versions/0001_initial.py` creates the tables of release 0.1.0. The name of a later script says when it runs.
-`NNNN_before_*.py` runs before the code is replaced, and the former release still works with the new tables.
-`NNNN_after_*.py` runs once no process of the former release is left. A script's revision is the name of its file.
-CONTRIBUTING.md says how to write a migration.
+`versions/0001_initial.py` creates the tables of release 0.1.0. The name of a later script shows when it runs:
+`NNNN_before_*.py` before the code is replaced, and `NNNN_after_*.py` once no process of the previous release is left.
+The previous release still works with the tables after a before-migration. A script's revision is the name of its file.
+CONTRIBUTING.md explains how to write a migration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"(?P<number>\d{4})_(?:initial|before_\w+|(?P<after>af
 class Migrations:
     """The migrations that a release contains, in the order of their numbers.
 
-    The names of the files are enough to recognise an up-to-date database, so Alembic need not be imported for that.
+    The names of the files show whether a database is up to date, without importing Alembic.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Creates and drops indexes on tables that may be large, without blocking the services.
 
-Only a migration with `is_concurrent = True` calls these functions, because PostgreSQL refuses CONCURRENTLY in a
-transaction. Such a migration may be interrupted, and then runs again from its beginning.
+PostgreSQL refuses CONCURRENTLY in a transaction, so only a migration with `is_concurrent = True` may call these
+functions. If such a migration is interrupted, it runs again from its beginning.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic import context, op
 
-# Asks whether an index is invalid. An interrupted CREATE INDEX CONCURRENTLY leaves an invalid index, which every write
+# True if the index is invalid. An interrupted CREATE INDEX CONCURRENTLY leaves an invalid index, which every write
 # maintains and no query uses.
 _IS_INVALID: Final = sa.text(
     "SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:name) AND NOT indisvalid)"

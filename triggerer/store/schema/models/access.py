@@ -1,7 +1,7 @@
 """Access to the HTTP API: tokens, browser sessions, one-time login links, idempotency keys, and the services' key.
 
-The secrets of clients are not stored, only their SHA-256. The secrets are long and random, so a slow hash would not
-protect them better. The services' own key is stored in plain text.
+Only the SHA-256 of a client's secret is stored. A slow hash would protect no better, because the secrets are long and
+random. The services' own key is stored in plain text.
 """
 
 from __future__ import annotations

@@ -22,10 +22,7 @@ _BY_TASKS = text("source_dag_id IS NOT NULL")
 
 
 class Asset(Base):
-    """One asset, identified by name and URI. A row is not deleted while events of the asset exist.
-
-    The row has the current name and URI. `FormerIdentity` has earlier ones.
-    """
+    """One asset, identified by name and URI. A row is not deleted while events of the asset exist."""
 
     __tablename__ = "asset"
 
@@ -45,9 +42,9 @@ class Asset(Base):
 class FormerIdentity(Base):
     """A former name and URI of an asset, and the last event that was recorded under them.
 
-    If the name or the URI of an asset changes, the asset keeps its row. So watchers, queues and schedules continue, and
-    no event that arrives during the change is lost. To find the identity of an event, take the row with the lowest
-    `last_event_id` that is not below the event's id. If there is none, the event has the current identity.
+    When an asset's name or URI changes, its row stays. So watchers, queues and schedules continue, and no event is lost
+    during the change. An event has the identity in the row with the lowest `last_event_id` that is not below the
+    event's id. Without such a row, it has the asset's current identity.
     """
 
     __tablename__ = "asset_former_identity"
@@ -80,16 +77,16 @@ class AssetAliasMember(Base):
 class AssetEvent(Base):
     """An update of an asset.
 
-    An event with a lower id may be committed later. So a client must not use the highest id that it saw as a cursor,
+    On PostgreSQL, an event with a lower id may be committed later. So the highest id that a client saw is no cursor,
     see `triggerer.store.events.following`.
     """
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # These columns identify an event. A redelivered message, a second try of a commit, and another attempt of a
-        # task give the same values, so the event is stored once. If the broker gives no idempotency key, the writer
-        # makes a key ("~" and a UUID). So this column is never null. It is the first column, so that rows that are
-        # written together are neighbours in the index, even if they belong to a thousand watchers.
+        # These columns identify an event. A redelivered message, a repeated commit and another attempt of a task have
+        # equal values, so the event is stored once. Without an idempotency key, the writer makes one ("~" and a UUID),
+        # so the column is never null. The key comes first, so that rows that are written together are neighbours in the
+        # index, even if they belong to a thousand watchers.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
@@ -101,8 +98,8 @@ class AssetEvent(Base):
             "id",
             sqlite_where=_BY_TASKS,
         ),
-        # Without AUTOINCREMENT, SQLite uses the highest ids again once their rows are deleted. A queue entry that was
-        # left over from a deleted event would then refer to another event.
+        # Without AUTOINCREMENT, SQLite gives the highest ids again once their rows are deleted. A leftover queue entry
+        # of a deleted event would then refer to a new event.
         {"sqlite_autoincrement": True},
     )
 
@@ -125,18 +122,16 @@ class AssetEvent(Base):
 class QueuedAssetEvent(Base):
     """An entry in the queue of a DAG: an asset event that waits for the DAG, or that a run of the DAG has taken.
 
-    Entries are inserted in the transaction that stores the event, even for paused DAGs. A DAG has only one entry for
-    each event (the primary key), so two runs of the DAG cannot take the same event. An entry is deleted with its run,
-    its event or its DAG. It is also deleted if an operator removes it, or if its event cannot be divided among
-    partition keys.
+    The transaction that stores an event also inserts its entries, even for paused DAGs. A DAG has one entry for each
+    event (the primary key), so two of its runs cannot take the same event. An entry is deleted with its run, its event
+    or its DAG, by an operator, or if its event cannot be divided among partition keys.
     """
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The key begins with the event, so that new entries go to the end of the index, however many DAGs wait. If the
-        # key began with the DAG, PostgreSQL could find a DAG's waiting events by the key instead of the index below.
-        # PostgreSQL would choose the key while the queue is empty, and keep the cached plan. Later the plan would read
-        # every event that the DAG ever had.
+        # The key begins with the event, so that new entries go to the end of the index. If the key began with the DAG,
+        # PostgreSQL would choose it, instead of the index below, for a DAG's waiting events while the queue is empty.
+        # The cached plan would later read every event that the DAG ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

@@ -38,7 +38,7 @@ class Audit(Base):
 
 
 class CleanedRows(Base):
-    """The number of rows of one kind, or of logs, that cleanings have deleted since the database was made."""
+    """The number of rows of one kind, or of logs, that cleanings have deleted from this database."""
 
     __tablename__ = "cleaned_rows"
 
@@ -55,7 +55,7 @@ class CleaningTurn(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Always 1."""
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When a process first asked whether a cleaning is due, or began a cleaning.
+    """When a process first asked whether a cleaning is due, or started a cleaning.
 
     The first nightly cleaning is due in the night after this instant.
     """
@@ -74,7 +74,7 @@ class CleaningTurn(Base):
     error: Mapped[str | None] = mapped_column(Text)
     """The error of the last cleaning that was not stopped. None: it had no error."""
     failures: Mapped[int] = mapped_column(server_default="0", default=0)
-    """The number of cleanings that failed since the database was made."""
+    """The number of cleanings that have failed on this database."""
     full_bytes: Mapped[int | None] = mapped_column(BigId)
     """The size of the database after the last cleaning, if this size was above the configured bound; None on SQLite.
 

@@ -13,14 +13,14 @@ from sqlalchemy.types import TypeDecorator
 # SQLite generates ids only in a column declared as INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
-"""Text that is compared byte by byte, for keys that are looked up. PostgreSQL takes much longer to compare by the rules
-of a language. Only a list for people needs these rules.
+"""Text that is compared byte by byte, for keys that are looked up. On PostgreSQL, a comparison by the rules of a
+language takes much longer, and only lists for people need it.
 """
 Json = JSON()
 """For a JSON object or array, stored as the text that was written; see `triggerer.domain.text.json_text`.
 
-On PostgreSQL the column is `json`. `jsonb` keeps numbers as decimals, so it returns 1e16 as an integer, and -0.0
-without its sign. A value must be an object or array, never only a number, because SQLite would make an integer of 1.0.
+PostgreSQL's `jsonb` keeps numbers as decimals: it would return 1e16 as an integer, and -0.0 without its sign. So the
+column is `json`. A value must not be a single number, because SQLite would make an integer of 1.0.
 """
 
 
@@ -61,8 +61,8 @@ class Base(DeclarativeBase):
 
 @event.listens_for(Base.metadata, "before_create")
 def _partial_on_both(metadata: MetaData, connection: Connection, **_: Any) -> None:
-    # On PostgreSQL, copy the conditions of partial indexes from `sqlite_where` to `postgresql_where`. The models set
-    # only `sqlite_where`, because with the other option SQLAlchemy would import the PostgreSQL dialect even for SQLite.
+    # On PostgreSQL, copy the conditions of partial indexes from `sqlite_where` to `postgresql_where`. The models do not
+    # set `postgresql_where`, because SQLAlchemy would then import the PostgreSQL dialect even for SQLite.
     if connection.dialect.name == "postgresql":
         for table in metadata.tables.values():
             for index in table.indexes:

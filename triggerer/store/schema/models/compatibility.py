@@ -13,8 +13,8 @@ from triggerer.store.schema.models.base import Base, UtcDateTime
 class SchemaCompat(Base):
     """An after-migration, and the newest migration that a release must contain to work with the resulting tables.
 
-    The row is written before the after-migration runs. Once the row exists, a service whose release is too old neither
-    starts nor continues.
+    The row is written before the after-migration runs. From then on, a service of an older release neither starts nor
+    continues.
     """
 
     __tablename__ = "schema_compat"

@@ -73,10 +73,10 @@ class Dag(Base):
     )
     """When the timetable makes the DAG due next. `NEVER`: there is no timetable, or it has no further run.
 
-    For a DAG that is scheduled by partition keys, this is when the next key is due, or `NEVER` if every key needs
-    another event first.
+    For a DAG that is scheduled by partition keys, this is when the next key is due. `NEVER`: every key needs another
+    event.
 
-    At this instant the scheduler reads the DAG, and `triggerer.scheduler.decide` decides whether a run is due.
+    At this instant the scheduler reads the DAG, and `triggerer.scheduler.decide` decides whether to create a run.
     """
     next_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
     next_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)

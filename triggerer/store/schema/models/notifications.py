@@ -29,8 +29,8 @@ class Notification(Base):
     """failure, or success if something works again."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """Nobody sends the message before this instant. Before a process sends the message, it sets a later instant. If the
-    process dies, the message becomes due again at that instant.
+    """Before this instant, no process sends the message. To send it, a process first sets a later instant. If the
+    process dies, the message is due again at that instant.
     """
     attempts: Mapped[int] = mapped_column(default=0)
 
@@ -38,8 +38,8 @@ class Notification(Base):
 class NotifiedSubject(Base):
     """The last message about a watcher or a DAG, see `triggerer.domain.notifications.LastNotification`.
 
-    The row with the event `digest` and an empty subject is about the last digest. Each process that makes messages
-    locks this row first.
+    The row with the event `digest` and an empty subject is about the last digest. Processes lock this row before they
+    create notifications.
     """
 
     __tablename__ = "notified_subject"

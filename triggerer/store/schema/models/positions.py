@@ -1,7 +1,7 @@
 """The positions of watchers that have fallen behind in a log, and requests to replay a log.
 
-A log, such as Kafka, can be read again from a position. A watcher falls behind when it fails a message that other
-watchers accepted. From then on it reads the message's lane, such as a partition, separately.
+A log, such as Kafka, can be read again from a position. A watcher falls behind when it misses a message that another
+watcher resolved. From then on it reads the message's lane (a Kafka partition) separately.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class WatcherPosition(Base):
-    """The position of a watcher that is behind in a lane of a log. The row stands for all messages that it misses.
+    """The position of a watcher that is behind in a lane of a log: its backlog begins there.
 
     The row is written under the stream's lease. It is deleted once the watcher has caught up and the broker has
-    advanced to the position. It is also deleted when the watcher is deleted, or when its trigger moves to another
+    advanced to the position. It is also deleted with the watcher, or when the watcher's trigger moves to another
     stream.
     """
 
@@ -38,8 +38,9 @@ class WatcherPosition(Base):
     head: Mapped[int | None] = mapped_column(BigId)
     """The number that the lane's next message will get, as known at the last write. None: unknown.
 
-    If the backlog is empty, `head` equals the number in `position`, even if the log has given later numbers to records
-    that are no messages."""
+    If the backlog is empty, `head` equals the number in `position`. The log itself may be further, with records that
+    are no messages.
+    """
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """How often the watcher has failed at the message at `position` since it fell behind."""
     reemit: Mapped[list[Any] | None] = mapped_column(Json)

@@ -21,6 +21,6 @@ class Restoration(Base):
     files_read_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When all DAG files had been read after the restore. None: some are still to be read.
 
-    A watcher that was declared after the backup was made is missing from the backup. So until all files are read, each
-    watcher that is added is rewound to `start`, like the watchers in the backup.
+    The backup lacks watchers that were declared after it was made. So until all files are read, each added watcher is
+    rewound to `start`, like the watchers in the backup.
     """

@@ -34,8 +34,7 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
-        # This index finds the next runs to claim. Held runs are not in it, so a claim reads no entry of a run that it
-        # cannot claim.
+        # The next runs to claim. Held runs are not in this index, so a claim does not read them.
         Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
         # This index lists a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
@@ -83,8 +82,8 @@ class DagRun(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     """The number of the last attempt. A claim adds 1.
 
-    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. The exception is `hold_attempt`,
-    which subtracts nothing, because the delay before the next attempt grows with this number.
+    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. But `hold_attempt` subtracts
+    nothing, because the delay before the next attempt grows with this number.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""
@@ -139,9 +138,9 @@ class TaskRun(Base):
 class RunAttempt(Base):
     """One attempt to execute a run. `triggerer.domain.attempt_states` has the legal transitions of `state`.
 
-    The transaction that claims the run for an executor inserts the row, so the row exists before any work starts. If
-    the executor queues the run again before the attempt has begun, the row is deleted. If the executor dies before the
-    attempt has begun, the row stays.
+    The transaction that claims the run inserts the row, so the row exists before any work starts. If the executor
+    queues the run again before the attempt has started, the row is deleted. If the executor dies before that, the row
+    stays.
     """
 
     __tablename__ = "run_attempt"

@@ -1,4 +1,4 @@
-"""The states that producers store, such as a position in a source that remembers no position (a directory)."""
+"""The states that producers store for sources that remember no position themselves, such as a directory."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Watcher(Base):
     """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
     The row stays when the watcher is deleted, because its id is a part of its events' identity. If the watcher is
-    declared again and a message is redelivered, the message's stored events are found by the same watcher id.
+    declared again, the store finds the events of a redelivered message by this id.
     """
 
     __tablename__ = "watcher"
@@ -60,16 +60,16 @@ class Watcher(Base):
     cleaned_before: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """`db clean` has deleted events of the watcher from before this instant. None: no events were deleted.
 
-    The idempotency keys of deleted events are gone, so a redelivered message from before this instant makes an event
-    again.
+    With the events, their idempotency keys are gone. So a message from before this instant creates another event if it
+    is redelivered.
     """
 
 
 class Stream(Base):
     """The unit that one instance owns: all triggers with one stream key, or a single trigger without a shared stream.
 
-    The lease is (owner, epoch). `epoch` grows with every claim, so that the store can tell a write of a former owner
-    from a write of the current owner. Instants are by the database's clock.
+    The lease is (owner, epoch). `epoch` grows with every claim, so the store can tell the current owner's writes from
+    those of an earlier owner. Instants are by the database's clock.
     """
 
     __tablename__ = "stream"
@@ -88,8 +88,8 @@ class Stream(Base):
     closed_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """A new stream is not opened before this instant. None: it may be opened.
 
-    A DAG file that is not read yet may declare another watcher of the stream. If the stream were opened now, this
-    watcher would miss messages.
+    A DAG file that is not read yet may declare another watcher of the stream, which would miss messages if the stream
+    were already open.
     """
     incarnation: Mapped[str] = mapped_column(String(32), default=partial(token_hex, 8))
     """A random text, the first part of the stream's marks; see `StoredMark`. `db restored` replaces it."""
@@ -129,12 +129,10 @@ class ProcessSettings(Base):
 
 
 class InstanceReport(Base):
-    """The last report of an instance about its live state. Apart from this report, the state is only in memory.
+    """The last report of an instance about its live state, which is otherwise only in memory.
 
-    A triggerer reports its streams. An executor reports the address where it serves the logs of runs.
-
-    A report is written in a transaction of its own. If the instance cannot write, the old report stays, and readers
-    show the report's age.
+    A triggerer reports its streams. An executor reports the address where it serves the logs of runs. A report is
+    written in a transaction of its own. If the instance cannot write, the old report stays, and readers show its age.
     """
 
     __tablename__ = "instance_report"
