@@ -35,7 +35,7 @@ class Child:
     control: Control
     role: Role
     may_begin: bool = False
-    """True once the server has sent `go` to the child: all processes of the former run are gone."""
+    """True once all processes of the previous run are gone, and the server has sent `go` to the child."""
     driver_pid: int | None = None
     """The process id of the JVM to which the child must attach."""
     is_attached: bool = False

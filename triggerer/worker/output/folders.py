@@ -20,7 +20,7 @@ class OutputFolder(Protocol):
     """A folder for Parquet files. `drafts` describes the methods."""
 
     identity: str
-    """The folder's address. Different spellings of the path give the same address."""
+    """The folder's address, with the scheme of its file system."""
 
     def draft(self, name: str, mark: str) -> str: ...
     def prepare(self, name: str) -> str | None: ...

@@ -18,13 +18,13 @@ from triggerer.worker.spark.jvm.driver_deaths import reason_in
 _GRACE_S: Final = 5.0
 """The time that a stopped driver has to tell its cluster that it ends. Then the driver is killed."""
 _LAST_LINES: Final = 1000
-"""The most lines of output that are remembered: enough for a traceback of Spark Connect's client, which ends with
-hundreds of lines of the server's stack.
+"""The most lines of output that are remembered. A traceback of Spark Connect's client contains hundreds of lines of the
+server's stack, and its first lines are needed.
 """
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: str) -> None:
-    """Run the command to its end. The child ends with this call, whichever way the call ends.
+    """Run the command to its end. If the call is interrupted, the child is ended, too.
 
     Args:
         what: The application's name for messages.

@@ -27,8 +27,8 @@ DEPLOY_MODE: Final = "spark.submit.deployMode"
 PACKAGES: Final = "spark.jars.packages"
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _NOT_FOR_APPLICATIONS: Final = ("spark.api.mode", "spark.app.name", "spark.master")
-"""An application does not get our values of these settings: `spark-submit` has arguments for them, or they are only for
-our own sessions."""
+"""Settings of our own sessions that an application does not get. `spark-submit` has arguments for the name and the
+master."""
 _OF_THIS_MACHINE: Final = ("spark.driver.host", "spark.driver.bindAddress")
 """Settings of `[spark] conf` that are wrong for a driver on another machine."""
 _SETTINGS_PREFIX: Final = "TRIGGERER__"

@@ -82,7 +82,7 @@ class Installation:
     """The `JAVA_HOME` for Spark's launcher: the home of `java`, or a folder with a script that calls `java`."""
     archive: ClassArchive
     directory: Path
-    """Spark's folder in the service's home, with archives, the configuration of logging, and tables."""
+    """Spark's folder in the service's home: it contains archives, the configuration of logging, and tables."""
 
 
 def find_installation(home: Path) -> Installation:
@@ -261,8 +261,7 @@ def _launch(
         if explain_spark(failed) is not None:
             # The error has a known cause other than the archive.
             raise
-    # Launch outside the handler. Inside, the traceback of a second error would also show the first error, which has the
-    # same cause.
+    # Launch outside the handler. Otherwise, the traceback of a second error would also contain the first one.
     launched = launch()
     _log.warning("archive of Spark's classes dropped: no JVM started with it", path=archive.path)
     archive.discard()

@@ -114,7 +114,7 @@ class RunSession:
     def await_end(self) -> None:
         """Cancel the work of a failed try, and return once Spark executes none of it.
 
-        A driver whose work does not end is killed.
+        If the work does not end, the driver is killed, unless others use it.
 
         Raises:
             RunFailed: The work may continue. The driver was not killed, because other tasks or other clients use it.
