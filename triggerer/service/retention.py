@@ -30,9 +30,9 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_EVERY: Final = timedelta(minutes=1)
 _BETWEEN_BOUNDS: Final = timedelta(minutes=10)
-"""The least time from one cleaning to the next, if the next starts because a bound of the database was passed.
+"""If the database passes a bound again within this time after the start of a cleaning, the next cleaning waits.
 
-Such a cleaning reads all events, even if all of them must stay."""
+A cleaning reads all events, even if all of them must stay."""
 _ACTOR: Final = Actor("retention", Role.ADMIN, SERVICE)
 
 
@@ -41,8 +41,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: The instant from which nights count if the last cleaning lies in the future, because the database's clock
-            was set back. None: the instant of the first check.
+        since: If the last cleaning lies in the future, because the database's clock was set back, nights are counted
+            from this instant. None: from the first check.
     """
 
     def __init__(
@@ -72,8 +72,7 @@ class Retention:
                 await self.clean_if_due()
                 backoff.reset()
             except TriggererError as error:
-                # The store is away, or a log cannot be deleted. `triggerer health` shows the error. The next try may
-                # succeed.
+                # The store is unavailable, or a log cannot be deleted. `triggerer health` shows the error.
                 delay = backoff.next_delay()
                 warn_seldom(_log, backoff.failures, "old data was not deleted", error=str(error))
             except Exception:  # noqa: BLE001 (see below)

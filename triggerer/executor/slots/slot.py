@@ -1,4 +1,4 @@
-"""Executes the jobs of one slot of the executor, one job at a time, in a worker that starts when it is needed.
+"""Executes the jobs of one slot, one job at a time, in a worker that starts when it is needed.
 
 A slot's *job* is a run, or a warm-up: the opening of a Spark session before a run needs it.
 """
@@ -32,7 +32,8 @@ from triggerer.worker.protocol import message
 _log = structlog.get_logger(__name__)
 
 _SCARCE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""Errors that say that memory, processes or descriptors are used up. Then a run waits until a worker can be started."""
+"""The errors that mean that memory, processes or descriptors are used up. After such an error, a run waits for a
+worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Slot:
     busy_since: float = 0.0
     """The time when the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
-    """Collects what is decided about the end of the present job, or of the last job if the slot is free."""
+    """The decisions about the end of the present job. If the slot is free: of its last job."""
     _execution: RunExecution | None = None
     """The present run in its worker. None: no worker has the run."""
     _is_open: bool = False
@@ -163,8 +164,7 @@ class Slot:
         try:
             await self.idle()
         finally:
-            # From now on the run may be queued again, and another executor may write the run's log. So this executor
-            # must no longer write into the log.
+            # From now on, the run may be queued again, and another executor may write the run's log.
             ending.may_end_log = False
 
     def _kill(self) -> None:
@@ -245,7 +245,7 @@ class Slot:
             self._free()
             await self._next_job(worker)
             if worker.gone.is_set():
-                # The worker died while it was idle. That is no reason to fail the next run.
+                # The worker died while it was idle. The next worker executes the job that has arrived, if any.
                 return False
 
     def _free(self) -> None:
