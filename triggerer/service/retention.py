@@ -113,7 +113,7 @@ class Retention:
         return cleaned
 
     def _is_due(self, state: CleaningState, now: datetime) -> bool:
-        """Return whether a night has come since the last cleaning, or since the first check if nothing was cleaned."""
+        """Return whether a night has come since the last cleaning. Without a cleaning, the first check counts."""
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
@@ -165,7 +165,7 @@ def _refuse_doubted(doubt: str | None) -> None:
 
 
 class LogRetention:
-    """Deletes the old logs on the machine of an executor whose process has no scheduler, and so no `Retention`.
+    """Deletes old logs in the process of an executor without a scheduler. With a scheduler, `Retention` deletes them.
 
     Args:
         age: The time from a run's end until its log is deleted.
@@ -198,7 +198,7 @@ class LogRetention:
         """Delete old logs if a night has come since they were last deleted; return the number of deleted logs.
 
         Raises:
-            TriggererError: The store is away, or a log cannot be deleted.
+            TriggererError: The store is unavailable, or a log cannot be deleted.
         """
         async with self._database.reading() as session:
             now = await database_now(session)

@@ -80,7 +80,7 @@ def run(
     Args:
         work: Called once the service has started. The service stops when `work` returns.
         on_end: Called when everything has ended, also after an error. Only threads of watchers (`asyncio.to_thread`)
-            may still run; Python waits for them without limit.
+            may still run. Python then waits for these threads without limit.
     Raises:
         ConfigurationError: Separate services on SQLite, a database in use, a configured DAGs folder that does not
             exist, or a wrong setting.
@@ -93,8 +93,7 @@ def run(
         # may be created later.
         settings.get_dags_folder()
     if Part.EXECUTOR in parts:
-        # Check Spark's mode now: a wrong mode must stop the start of the service, and not the first run that needs a
-        # Spark session.
+        # Check Spark's mode now, so that a wrong mode fails the start of the service, and not a run.
         mode_of(settings.spark)
     gc.set_threshold(*GC_THRESHOLDS)
     # SQLite's thread needs the interpreter's lock after each statement. A busy event loop keeps the lock for the switch
@@ -112,8 +111,8 @@ def run(
         # The signal came before `_serve` listened for signals, or after `_serve` had ended.
         raise
     except (SystemExit, KeyboardInterrupt) as error:
-        # `_serve` handles signals, so a task or a callback of a plugin has raised this exception. The plugin's exit
-        # code must not become the service's: a service manager could take it for an orderly stop.
+        # `_serve` handles signals, so code of a plugin has raised this exception. Do not exit with the plugin's exit
+        # code, because a service manager could take 0 for an orderly stop.
         _log.error("code of a plugin ended the event loop", error=repr(error), exc_info=error)
         raise PluginError(
             f"a task or a callback of a plugin raised {error!r}, which ends the service",

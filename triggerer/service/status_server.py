@@ -71,7 +71,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         # With PostgreSQL, the service's home may not exist yet.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The path names this host and this process id. So if a file is there, a process that has ended has left it.
+        # The path contains this host and this process id. So an existing file was left by a process that has ended.
         path.unlink(missing_ok=True)
         with short_path(path) as address:
             # Set the mode by the umask: before a later chmod, another user could connect.
@@ -152,8 +152,8 @@ class _Server:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with suppress(OSError):
-                # The handler's constructor reads the request and answers it. The constructor has no argument for the
-                # routes, so pass the routes as an attribute of a new subclass.
+                # The constructor of the handler answers the request, and has no argument for the routes. So pass the
+                # routes as an attribute of a new subclass.
                 type("_Handler", (_Handler,), {"routes": self._routes})(connection, ("", 0), None)
         finally:
             self._close(connection)

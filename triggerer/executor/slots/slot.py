@@ -51,8 +51,8 @@ class Slot:
     """Executes one job after the other. `serve` is its only task.
 
     Args:
-        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard that was present when
-            the worker started.
+        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard of the time of its
+            start.
         on_free: Called on the event loop each time the slot becomes free. The arguments are the slot, the executed run,
             and the duration in seconds. The run is None if the job was to warm up.
         on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.
@@ -99,7 +99,7 @@ class Slot:
 
     @property
     def was_cut_short(self) -> bool:
-        """True if no end of the run is stored, because the run is queued again, or another executor executes it."""
+        """True if the run's end is not stored here, because the run is queued again, or another executor has it."""
         return self._ending.is_cut_short
 
     @property
@@ -108,7 +108,7 @@ class Slot:
         return self._ending.has_left_launches
 
     def release_executors(self) -> None:
-        """Give the session's cores back to the cluster: now if the slot is free, else before its next run."""
+        """Give the session's cores back to the cluster: now if the slot is free, otherwise before its next run."""
         if self.worker is None or self.spark is not Spark.WARM:
             return
         if self.is_free:
@@ -136,7 +136,7 @@ class Slot:
         return RunEnding(self.services.result_writer, self._log_files, self.run)
 
     async def stop(self, verdict: RunEnd) -> None:
-        """End the run: SIGTERM first, SIGKILL after the grace. If the run reports no end, it ends as `verdict` says."""
+        """End the run: SIGTERM first, SIGKILL after `cancel_grace`. If the run reports no end, its end is `verdict`."""
         self._ending.verdict = verdict
         self._call_off_beginning()
         if self._execution is not None:
@@ -227,7 +227,7 @@ class Slot:
         """Use the worker for as long as it is usable.
 
         Returns:
-            Whether the present job is done. If not, the next worker must do it.
+            True if the present job is done. False: the next worker must do the job.
         """
         worker.tasks.start_soon(self._notice_end, worker)
         worker.tasks.start_soon(self._kill_overdue)
@@ -285,7 +285,7 @@ class Slot:
         return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Execute the run. Return False if the process died before it began the run. Then call this method again."""
+        """Execute the run. Return False if a process died before it began the run: the caller must repeat the call."""
         execution = self._execution = RunExecution(
             order, worker, self._ending, self.services, self._on_wait, self._overdue.set
         )

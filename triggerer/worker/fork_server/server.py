@@ -153,8 +153,8 @@ class ForkServer:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_up)
-        # When the service is stopped, all its processes may receive SIGTERM. During a run this process ignores the
-        # signal, so that the run's process has time to unwind.
+        # When the service is stopped, all its processes may receive SIGTERM. This process ignores the signal during a
+        # run, because its end would kill the run's process.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._watch(self._wakeup, self._drain)
 
@@ -228,8 +228,8 @@ class ForkServer:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._close_in_child()
             if role is not Role.OPENER:
-                # A run's process leads a group of its own. An opener stays in the worker's group: the JVM that it
-                # starts must be killed with the worker.
+                # A run's process leads its own group. An opener stays in the worker's group, because its JVM must be
+                # killed with the worker.
                 os.setpgid(0, 0)
                 arm_again()
                 die_with_writer(self._lifeline)

@@ -29,7 +29,7 @@ class OutputFolder(Protocol):
 
 
 def folder_at(spark: SparkSession, path: str) -> OutputFolder:
-    """Return the folder at this path, for the file system that the session writes to.
+    """Return the folder at this path, on the file system that the session writes to.
 
     Raises:
         OutputRefused: In a Connect client's session, the path is relative, or is not on the server's file system.

@@ -97,7 +97,7 @@ class Statements:
 
         Args:
             drafts: The result of the query `drafts`.
-            is_written: True: the output is written, so its other drafts can no longer be committed. Drop them, too.
+            is_written: True: the output is written. Then also drop its other drafts, which can no longer be committed.
         """
         statements = []
         # Drop a trigger before its table.

@@ -83,7 +83,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(lines: list[str]) -> str:
-    """Return the exception's line in the last Python traceback, or else the lines of Spark's output with a reason."""
+    """Return the exception of the last Python traceback. Without a traceback, return Spark's lines with a reason."""
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     if starts:
         after = [line for line in lines[starts[-1] + 1 :] if line and not line.startswith(" ")]

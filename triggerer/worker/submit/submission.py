@@ -90,7 +90,7 @@ def application_conf(
     own: Mapping[str, str],
     packages: Sequence[str],
 ) -> dict[str, str]:
-    """Return the configuration. `own` overrides `[spark] conf`, and both override our defaults for the master.
+    """Return the application's configuration. `own` overrides `[spark] conf`, which overrides our defaults.
 
     Args:
         own: The settings of the DAG and of the task.
