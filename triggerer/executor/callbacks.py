@@ -1,4 +1,4 @@
-"""Calls the callbacks of DAGs after their runs, in a worker process that does nothing else, one call at a time."""
+"""Calls the callbacks of DAGs after their runs. A *call* is the calling of all callbacks of one run."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ _HAND_BACK_S: Final = 2.0
 
 
 class CallbackRunner:
-    """Calls the callbacks that are due, one run at a time.
+    """Makes the calls that are due, one at a time, in a worker that executes no runs.
 
-    A call is repeated only if its executor dies, stops or loses its lease before the end of the call is stored. A
-    callback that damages its worker does no harm to runs, because runs have other workers.
+    A call is repeated only if its executor dies, stops or loses its lease before the end of the call is stored.
 
     Args:
         executor: The id of the executor in the table `instance`.
@@ -116,10 +115,10 @@ class CallbackRunner:
     async def _call_with(
         self, worker: WorkerProcess, call: CallbackOrder | None
     ) -> CallbackOrder | None:
-        """Make this call, then claim and make further due calls, while the worker lives and the lease is valid.
+        """Make this call and further due calls, until none is due, the worker is gone, or the lease is lost.
 
         Returns:
-            A claimed call that the worker could not make, because the worker is gone. None: each claimed call was made.
+            A claimed call that another worker must make. None: all claimed calls were made.
         """
         while call is not None and not worker.gone.is_set():
             try:
@@ -137,8 +136,8 @@ class CallbackRunner:
         """Let a process of the worker make the call.
 
         Raises:
-            _Interrupted: The worker died with the guard of the executor's lease. Another executor may have the call
-                already; otherwise the next sweep finds the call.
+            _Interrupted: The worker died with the guard of the executor's lease. The next sweep makes the call due
+                again, unless another executor has the call by then.
         """
         process: RunHandle | None = None
         is_over = False

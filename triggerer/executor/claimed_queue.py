@@ -10,11 +10,10 @@ from typing import Final
 from triggerer.domain.attempts import RunOrder
 
 _AHEAD_S: Final = 0.2
-"""The amount of work to claim ahead, in seconds. So a claimed run starts within about this time."""
+"""How many seconds of work are claimed before a worker is free."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
-"""The weight of a run in the moving average of durations, if the run is shorter than the average. A longer run has the
-weight 1."""
+"""The weight of a new run in the moving average of durations, if the run is shorter than the average."""
 
 STALE_SECONDS: Final = 2.0
 """Once the oldest claimed run has waited this long for a worker, all claimed runs are queued again: another executor
@@ -25,7 +24,7 @@ class PrefetchLimit:
     """Computes how many runs to claim ahead, from the durations of recent runs.
 
     A claim costs one transaction for any number of runs. If short runs are claimed one by one, workers wait for the
-    store. If runs take longer than a claim, claiming ahead only withholds runs from executors that could start them.
+    store. If long runs are claimed ahead, they wait here, while another executor may have a free worker.
     """
 
     def __init__(self, workers: int) -> None:
@@ -64,10 +63,7 @@ class ClaimedQueue:
 
     @property
     def stale_in_s(self) -> float:
-        """The number of seconds until a run has waited for `STALE_SECONDS`.
-
-        Zero if a run has already waited that long, infinite without a run.
-        """
+        """The number of seconds until the oldest run has waited for `STALE_SECONDS`; infinite without a run."""
         first = next(iter(self._since.values()), math.inf)
         return max(0.0, first + STALE_SECONDS - self._now())
 
@@ -98,8 +94,8 @@ class ClaimedQueue:
         Args:
             free: The number of idle workers.
             ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
-            warming: True while a Spark session opens. Claimed runs that need Spark wait for this session, and leave the
-                idle workers free. So for each idle worker that such a run leaves free, another run is claimed.
+            warming: True while a Spark session opens. Claimed runs that need Spark wait for the session instead of
+                taking idle workers. So further runs are claimed for these workers.
         """
         waiting = len(self._orders)
         if warming:

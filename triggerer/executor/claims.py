@@ -117,8 +117,8 @@ class Claims:
 
         - A run of a dead executor is queued again, or given up after too many attempts whose executors died
           (`recover_orphans`).
-        - A run of this executor that is not in `known` is queued again. This executor claimed the run in a transaction
-          whose outcome the executor did not learn.
+        - A run of this executor that is not in `known` is queued again. The run was claimed by a transaction whose
+          outcome is unknown.
         - A queued run with a request to cancel is cancelled, as by `to_cancel`.
         - A held run is released when its next try is due (`release_due`).
         """
@@ -147,7 +147,7 @@ class Claims:
     async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
         """Queue runs again, except runs that another executor has taken.
 
-        The attempts do not count towards the limit on attempts whose executor died, because this executor is alive.
+        The attempts do not count towards `MAX_ATTEMPTS`, because they have not killed their executor.
 
         Args:
             have_begun: False if no worker has begun any of these attempts.
@@ -176,9 +176,9 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _observe_delay(orders: Sequence[RunOrder]) -> None:
-    """For the metrics, record the longest delay among the scheduled runs in their first attempt.
+    """For the metrics, record the longest delay of a scheduled run, from its `run_after` until it was queued.
 
-    The delay is the time from the run's `run_after` until the run was queued.
+    Only first attempts count.
     """
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()

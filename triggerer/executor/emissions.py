@@ -18,7 +18,7 @@ from triggerer.store.runs.results import AttemptUpdate
 
 
 async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]) -> None:
-    """Record the events that these updates contain, and queue them for the DAGs that wait for them.
+    """Record the events in these updates, and queue the events for the DAGs that are scheduled on them.
 
     Raises:
         RowRefused: An event cannot be stored, or its asset's name or URI belongs to another asset.
@@ -63,9 +63,9 @@ async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]
 
 
 def _idempotency_key(order: RunOrder, task_id: str, event: EmittedEvent) -> str:
-    """Return a key that is equal in each attempt of the run, so that a repeated task emits no event twice.
+    """Return the key of an event, which is equal in all attempts of the run. So a repeated task emits no event twice.
 
-    A cleared task gets a new key, because it must emit its events again.
+    After a task was cleared, the key is another one, because the task must emit its events again.
     """
     if cleared := order.repeat.cleared.get(task_id, 0):
         task_id = f"{task_id}#{cleared}"

@@ -30,7 +30,7 @@ async def answer(
     question: QueryFrame,
     spools: Spools | None = None,
 ) -> dict[str, Any]:
-    """Return the reply to a query of a run's process. If the store is unavailable, wait for the store.
+    """Return the reply to a query of a run's process. Wait while the store is unavailable.
 
     Args:
         spools: Writes events into files. None: no files are written, and the run reads all events by pages.

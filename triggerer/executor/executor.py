@@ -44,9 +44,8 @@ _WRITE_SECONDS: Final = 5.0
 class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
-    The executor claims a run, and then executes one attempt of the run. The store accepts the attempt's results only
-    while the run's row has this executor and the attempt's epoch. The executor is a `LeaseHolder`: when its lease is
-    over, it ends its runs, because other executors may begin them.
+    The store accepts the results of an attempt only while the run's row has this executor and the attempt's epoch. The
+    executor is a `LeaseHolder`: when its lease is over, it ends its runs, because other executors may begin them.
 
     Args:
         instance_id: The id of this executor's row in the table `instance`. The caller keeps the row alive.
@@ -142,8 +141,8 @@ class Executor:
     def mark_lease_lost(self) -> None:
         """End all runs, because other executors may soon execute them. No run begins until `mark_lease_acquired`.
 
-        In the store, this executor still has the runs. If no other executor takes the runs first, our next sweep queues
-        them again. The sweep does not count these attempts as attempts whose executor died.
+        In the store, this executor still has the runs. The next sweep queues them again, unless another executor has
+        taken them. These attempts do not count towards `MAX_ATTEMPTS`, which limits the attempts whose executor died.
         """
         self._has_lease = False
         self._leases_lost += 1
@@ -167,8 +166,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Do not use `await tasks.start(self._work)`: a cancellation here would end in a deadlock. `start` would
-            # wait for the end of `_work`, and `_work` ends only after this task has set `_stopping`.
+            # Do not use `await tasks.start(self._work)`. If this task were cancelled in it, `start` would wait for the
+            # end of `_work`. But `_work` ends only after this task has set `_stopping`.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -241,7 +240,7 @@ class Executor:
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
         """Sweep, cancel runs and claim runs.
 
-        If DAGs have changed, find out whether a DAG needs Spark, a run may have a pool, or a file does not load.
+        If DAGs have changed, also read whether a DAG needs Spark, a run may use a pool, or a file does not load.
         """
         if not self._sweeps.wait_s:
             self._cancels = False
@@ -353,9 +352,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The store shows further runs as running here. No slot executes them any longer, but some of their results
-            # are not stored yet. Sweep again soon: if the store still shows such a run as running after its results
-            # are stored, the later sweep queues the run again.
+            # The store shows further runs as running here. No slot executes them any longer, but their results are not
+            # stored yet. Sweep again soon: if the results do not end such a run, the later sweep queues the run again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)
@@ -392,8 +390,8 @@ class Executor:
     async def _requeue_waiting(self) -> None:
         """Queue all claimed runs again, because the oldest run has waited for `STALE_SECONDS`.
 
-        If only the oldest run were queued again, the later runs would overtake it. While a Spark session is about to
-        open, the runs continue to wait.
+        If only the oldest run were queued again, the later runs would overtake it. If a Spark session is about to open,
+        do nothing: the runs continue to wait.
         """
         if is_session_near(self._slots):
             self._record_waiting()
@@ -418,8 +416,8 @@ class Executor:
         try:
             await self._claims.requeue(orders, have_begun=have_begun)
         except TransientStoreError as error:
-            # In the store, this executor still has the runs. Our next sweep queues them again, or another executor's
-            # sweep does once we are gone.
+            # In the store, this executor still has the runs. Its next sweep queues them again. If it stops before,
+            # another executor's sweep does so.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
             self._sweeps.ask()
 

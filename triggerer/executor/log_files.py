@@ -21,9 +21,8 @@ _PATIENCE_S: Final = 5.0
 class LogFiles:
     """Reads and writes runs' logs in a thread, because their file system may hang.
 
-    Only one caller is allowed to use the object at a time. If a call takes longer than `_PATIENCE_S`, the caller stops
-    waiting, and further calls do nothing until the thread is free. So a log may lack its last line, but the store has
-    the run's end and error.
+    Only one caller may use the object at a time. If a call takes longer than `_PATIENCE_S`, the caller stops waiting,
+    and further calls do nothing until the thread is free. Then a log may lack its last line.
     """
 
     def __init__(self) -> None:
@@ -52,8 +51,8 @@ class LogFiles:
             with self._works:
                 return function(*arguments)
 
-        # Shielded, because ends of runs are recorded while the service stops, too. RuntimeError: no thread is
-        # available.
+        # Shielded, because ends of runs are also recorded while the service stops. RuntimeError: no thread can be
+        # started.
         with anyio.move_on_after(_PATIENCE_S, shield=True), suppress(RuntimeError):
             return await to_thread.run_sync(call, abandon_on_cancel=True)
         return None

@@ -1,8 +1,9 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
-Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. A file in
-`<home>/unshipped` names each log until the log is copied. So the guarantee holds even if the executor is killed, as
-long as the home directory is kept and its disk is not full. No run waits for the bucket.
+Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. A marker, a file
+in `<home>/unshipped`, names each log until the log is copied. So a restarted executor copies the logs that a killed one
+left. A log is missed only if the home directory is lost, or if the executor is killed before the log has its marker. No
+run waits for the bucket.
 """
 
 from __future__ import annotations
@@ -122,8 +123,7 @@ class LogShipper:
             if marker == self._marker_path(file):
                 self._waiting[file] = None
             else:
-                # The marker was written at the start of a run. It is incomplete, because the process died or the disk
-                # was full. So the marker names no log.
+                # The marker is incomplete, and names no log, because the process died or the disk was full.
                 marker.unlink()
 
     async def _ship_waiting(self, bucket: Bucket) -> None:
@@ -141,7 +141,7 @@ class LogShipper:
                 raise errors[0]
 
     async def _copy(self, bucket: Bucket, file: str, errors: list[BucketError]) -> None:
-        # Remove the log before the copying, so that `ship` can add it again while it is copied.
+        # Remove the log first, so that `ship` can add it again while it is copied.
         del self._waiting[file]
         try:
             # Without `aclosing`, the file would stay open until the generator is collected.

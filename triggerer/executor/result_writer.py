@@ -1,4 +1,4 @@
-"""Stores the results of runs, a *group* of them in one transaction. Results wait in memory until they are stored."""
+"""Stores the results of runs. The results that wait in memory are a *group*, and go into one transaction."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from triggerer.synchronization import Notifier
 _log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP: Final = 200
-"""The most updates in one transaction. A larger group gains nothing, and would block SQLite's only writer for long."""
+"""The most updates in one group. A larger group gains nothing, and would block other writers of SQLite for long."""
 
 _JOINED_STEP_SECONDS: Final = 60.0
 """How long a cancelled caller waits for the result of its statement. Every transaction ends or fails sooner."""
@@ -102,8 +102,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or alone if there is no group; return the step's rows.
 
-        An executor that stores the end of a run also claims the next run. Both go into one transaction, because a
-        second transaction would cost as much as the first.
+        An executor that stores the end of a run usually claims the next run, too. One transaction for both costs half
+        as much as two.
 
         Raises:
             Errors of `Database.perform_steps`. The group is stored nevertheless.
@@ -212,7 +212,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._database.transport.sender,
         )
         before, after = self._launch_steps(group)
-        # After `save`, store which runs wait. These steps change only running runs, so a run that `save` ends is not
+        # Store the waits after `save`, because these steps change only running runs. So a run that `save` ends is not
         # shown as waiting.
         after += [
             self._wait_step(update.order, update.wait)
@@ -310,8 +310,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # An earlier commit with an unknown outcome may have stored some of these ends without announcing them. So
-        # announce every end whose attempt still has its run, even if this commit changed nothing.
+        # An earlier commit with an unknown outcome may have stored some of these ends, but announced none. So announce
+        # every end whose attempt still has its run, even if this commit changed nothing.
         ends = [
             update
             for update in group
@@ -358,9 +358,9 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return the replacement for a refused update. The replacement reports failures, and has no events.
+    """Return an update that the store accepts instead of a refused one. It has no events, and reports a failure.
 
-    If the refused update has events, its tasks count as failed. Otherwise the replacement has no tasks.
+    If the refused update has events, its tasks are reported as failed. Otherwise its tasks are left out.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

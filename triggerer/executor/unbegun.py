@@ -21,10 +21,9 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put the runs that could not begin back into the queue, and return all other updates.
+    """Put runs that could not begin back into the queue. Return all other updates, which the caller must store.
 
-    For a while, no executor can claim a run that was put back: the run is held. The caller must store the returned
-    updates. They include the updates of runs that could not be held.
+    The runs are held: for a while, no executor can claim them. If a run cannot be held, its update is returned, too.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.
@@ -55,10 +54,10 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store for a run that is not held. A run that an earlier attempt blocks ends as cancelled.
+    """Return the update to store for a run that could not be held. A blocked run ends as cancelled.
 
-    The usual reason why a blocked run is not held: a user wants it cancelled. If the reason is that another attempt has
-    the run, the store drops the update.
+    A run is blocked if an earlier attempt may still be at work. It could not be held, because a user wants it
+    cancelled, or because another attempt has it. In the second case, the store drops the update.
     """
     if not update.is_blocked or update.end is None:
         return update

@@ -1,10 +1,10 @@
 """The service: builds its parts, runs them, and stops them in order.
 
 Parts and their failures
-    A part recovers on its own from temporary faults: a database or a broker that is away, a child process that dies.
-    Any other error of a part, or a part that returns unasked, is a bug. The whole process then stops with exit code
-    1, and systemd or the container starts it again. Restarting one part in place is no option, because the other
-    parts share state with it. Everything that must survive is in the database.
+    A part recovers on its own from temporary faults, such as a database that does not answer, or a child process that
+    dies. Any other error of a part is a bug, and so is a part that returns without being cancelled. The whole process
+    then stops with exit code 1, and systemd or the container restarts it. One part alone cannot be restarted, because
+    the parts share state. Everything that must survive is in the database.
 
 Stopping, at the first SIGTERM, SIGINT or SIGHUP
     1. The DAG processor, the streams, the scheduler and the executor accept no new work. Messages in flight and runs

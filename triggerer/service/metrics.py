@@ -85,8 +85,8 @@ class StreamMetrics:
     def _count_acked(self, live: StreamLive) -> int:
         """Return the number of acked messages. While a stream lives, the number never falls from scrape to scrape.
 
-        The number is advanced minus rejected minus failed. If this difference has fallen, the number of the last scrape
-        is returned again. The difference can fall, because a message counts as failed before it counts as advanced.
+        The number is `advanced` minus `rejected` minus `failed`. This difference can fall, because a message counts as
+        failed before it counts as advanced. Then the number of the last scrape is returned again.
         """
         acked = max(live.advanced - live.rejected - live.failed, 0)
         consumed, before = self._acked.get(live.stream, (0, 0))
@@ -98,7 +98,7 @@ class StreamMetrics:
 
 def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
     """Return the streams with series of their own, and one sum of all other streams."""
-    # Sort by name. In another order, a stream could move between its own series and the sum at each scrape.
+    # Sort by name, so that streams do not move between their own series and the sum from scrape to scrape.
     named: dict[str, StreamLive] = {}
     for live in streams:
         # Two streams may have the same readable name.

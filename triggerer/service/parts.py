@@ -86,8 +86,8 @@ async def start_parts(
             await workers.start(unless_it_returns, "retention of logs", retention.run)
     from triggerer.store.schema.compatibility import SchemaWatch
 
-    # `SchemaWatch` runs in the group `workers`. If it fails, the parts in this group stop, as they do after a signal.
-    # The tasks in the group `background` keep running, so that the parts can finish their work.
+    # `SchemaWatch` runs in the group `workers`. If it fails, the parts in this group stop first, as after a signal.
+    # Meanwhile the tasks in the group `background` run, because the parts need them to finish their work.
     await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 
@@ -134,8 +134,8 @@ async def _start_triggerer(
     # A SQLite database has one service at a time, so no other instance can own or take over streams.
     is_alone = database.dialect == "sqlite"
 
-    # The writers need `host.mark_fenced`. But `host` is made after the writers, because it needs them. So they get this
-    # inner function, which looks up `host` only when a writer calls it.
+    # The writers need `host.mark_fenced`, and `host` needs the writers. So `host` is created last, and this function
+    # looks it up only when a writer calls the function.
     def mark_fenced(fence: Fence) -> None:
         host.mark_fenced(fence)
 

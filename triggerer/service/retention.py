@@ -30,9 +30,9 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_EVERY: Final = timedelta(minutes=1)
 _BETWEEN_BOUNDS: Final = timedelta(minutes=10)
-"""The least time from one cleaning to the next, if the next starts because a bound of the database was passed.
+"""If the database passes a bound again within this time after the start of a cleaning, the next cleaning waits.
 
-Such a cleaning reads all events, even if all of them must stay."""
+A cleaning reads all events, even if all of them must stay."""
 _ACTOR: Final = Actor("retention", Role.ADMIN, SERVICE)
 
 
@@ -41,8 +41,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: The instant from which nights count if the last cleaning lies in the future, because the database's clock
-            was set back. None: the instant of the first check.
+        since: If the last cleaning lies in the future, because the database's clock was set back, nights are counted
+            from this instant. None: from the first check.
     """
 
     def __init__(
@@ -72,8 +72,7 @@ class Retention:
                 await self.clean_if_due()
                 backoff.reset()
             except TriggererError as error:
-                # The store is away, or a log cannot be deleted. `triggerer health` shows the error. The next try may
-                # succeed.
+                # The store is unavailable, or a log cannot be deleted. `triggerer health` shows the error.
                 delay = backoff.next_delay()
                 warn_seldom(_log, backoff.failures, "old data was not deleted", error=str(error))
             except Exception:  # noqa: BLE001 (see below)
@@ -114,7 +113,7 @@ class Retention:
         return cleaned
 
     def _is_due(self, state: CleaningState, now: datetime) -> bool:
-        """Return whether a night has come since the last cleaning, or since the first check if nothing was cleaned."""
+        """Return whether a night has come since the last cleaning. Without a cleaning, the first check counts."""
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
@@ -166,7 +165,7 @@ def _refuse_doubted(doubt: str | None) -> None:
 
 
 class LogRetention:
-    """Deletes the old logs on the machine of an executor whose process has no scheduler, and so no `Retention`.
+    """Deletes old logs in the process of an executor without a scheduler. With a scheduler, `Retention` deletes them.
 
     Args:
         age: The time from a run's end until its log is deleted.
@@ -199,7 +198,7 @@ class LogRetention:
         """Delete old logs if a night has come since they were last deleted; return the number of deleted logs.
 
         Raises:
-            TriggererError: The store is away, or a log cannot be deleted.
+            TriggererError: The store is unavailable, or a log cannot be deleted.
         """
         async with self._database.reading() as session:
             now = await database_now(session)

@@ -61,9 +61,9 @@ Work = Callable[[Service], Awaitable[None]]
 
 
 GC_THRESHOLDS: Final = (200_000, 20, 100)
-"""The garbage collector runs once there are 200,000 new objects. Messages in flight are small objects that live for
-milliseconds, and one stream rarely has that number of them. With Python's default of 700 objects, collections took a
-quarter of the event loop's time; with 50,000 objects, a tenth.
+"""The garbage collector runs once there are 200,000 new objects. Messages in flight are many small objects, which live
+for milliseconds. With Python's default of 700 objects, collections took a quarter of the event loop's time; with 50,000
+objects, a tenth.
 """
 _SWITCH_INTERVAL_S: Final = 0.0005
 
@@ -80,7 +80,7 @@ def run(
     Args:
         work: Called once the service has started. The service stops when `work` returns.
         on_end: Called when everything has ended, also after an error. Only threads of watchers (`asyncio.to_thread`)
-            may still run; Python waits for them without limit.
+            may still run. Python then waits for these threads without limit.
     Raises:
         ConfigurationError: Separate services on SQLite, a database in use, a configured DAGs folder that does not
             exist, or a wrong setting.
@@ -93,13 +93,12 @@ def run(
         # may be created later.
         settings.get_dags_folder()
     if Part.EXECUTOR in parts:
-        # Check Spark's mode now: a wrong mode must stop the start of the service, and not the first run that needs a
-        # Spark session.
+        # Check Spark's mode now, so that a wrong mode fails the start of the service, and not a run.
         mode_of(settings.spark)
     gc.set_threshold(*GC_THRESHOLDS)
-    # SQLite's thread needs the interpreter's lock after each statement. With Python's default switch interval of 5 ms,
-    # a busy event loop keeps the lock that long each time. So the interval is 0.5 ms here. The price: a service reads
-    # 3 to 6 % fewer messages per second from a backlog.
+    # SQLite's thread needs the interpreter's lock after each statement. A busy event loop keeps the lock for the switch
+    # interval, which is 5 ms by default. With 0.5 ms, SQLite is faster, but a service reads 3 to 6 % fewer messages per
+    # second from a backlog.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     share_connections(settings)
     notifier = SystemdNotifier.from_environment(os.environ)
@@ -112,8 +111,8 @@ def run(
         # The signal came before `_serve` listened for signals, or after `_serve` had ended.
         raise
     except (SystemExit, KeyboardInterrupt) as error:
-        # `_serve` handles signals, so a task or a callback of a plugin has raised this exception. The plugin's exit
-        # code must not become the service's: a service manager could take it for an orderly stop.
+        # `_serve` handles signals, so code of a plugin has raised this exception. Do not exit with the plugin's exit
+        # code, because a service manager could take 0 for an orderly stop.
         _log.error("code of a plugin ended the event loop", error=repr(error), exc_info=error)
         raise PluginError(
             f"a task or a callback of a plugin raised {error!r}, which ends the service",
@@ -194,12 +193,12 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         database = await start(lambda: _open_database(settings, stack))
         readiness = Readiness()
         with lock_exclusively(database), status_served(settings, database, readiness):
-            # Bind the port after locking the database. If a second service is started, its error then names the first
-            # service, and not a port in use.
+            # Bind the port after locking the database. So a second service fails with an error that names the first
+            # service, and not the port.
             listener = _listener(settings, parts, stack)
             await start(lambda: _prepare(database, settings, listener))
-            # The parts run in the group `workers`. They use the tasks in the outer group, `background`, until their own
-            # work is finished. So the outer group ends last.
+            # The parts run in the group `workers`. Until they have finished their work, they need the tasks in the
+            # group `background`. So this group ends last.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:

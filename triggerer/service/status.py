@@ -39,10 +39,10 @@ class Readiness:
         self.is_started = False
 
     def add(self, name: str, check: Callable[[], bool]) -> None:
-        """Add a condition. `check` is called from another thread, and must neither wait nor ask the database.
+        """Add a condition. `check` is called from another thread, and must neither wait nor query the database.
 
         Args:
-            name: Names what is missing while `check` returns false.
+            name: The condition's name in the list of missing conditions.
         """
         self._checks[name] = check
 

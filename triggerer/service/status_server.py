@@ -1,8 +1,8 @@
 """Answers `/metrics`, `/livez` and `/readyz` from threads, also while the event loop is blocked.
 
-The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection needs
-a thread, so only eight may be open at once. A ninth connection closes the oldest one, because slow clients must not
-keep a health probe from connecting. A connection that is silent for 10 s is closed, too.
+The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection has a
+thread, so at most eight are open at once. A ninth connection closes the oldest one, so that slow clients cannot lock
+out a health probe. A connection that is silent for 10 s is closed, too.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def serving(routes: Routes, listeners: list[socket.socket]) -> Iterator[None]:
 def unix_listener(path: Path) -> Iterator[socket.socket]:
     """Yield a socket that listens at a path, for this user only. The file is deleted at the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        # With PostgreSQL, possibly nothing else has made the service's home yet.
+        # With PostgreSQL, the service's home may not exist yet.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The path names this host and this process id. So if a file is there, a process that has ended has left it.
+        # The path contains this host and this process id. So an existing file was left by a process that has ended.
         path.unlink(missing_ok=True)
         with short_path(path) as address:
             # Set the mode by the umask: before a later chmod, another user could connect.
@@ -152,8 +152,8 @@ class _Server:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with suppress(OSError):
-                # The handler's constructor reads the request and answers it. The constructor has no argument for the
-                # routes, so pass the routes as an attribute of a new subclass.
+                # The constructor of the handler answers the request, and has no argument for the routes. So pass the
+                # routes as an attribute of a new subclass.
                 type("_Handler", (_Handler,), {"routes": self._routes})(connection, ("", 0), None)
         finally:
             self._close(connection)

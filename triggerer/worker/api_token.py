@@ -17,10 +17,10 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 
 @contextmanager
 def offered(token: str, folder: Path) -> Iterator[None]:
-    """Store the token in a file during the block, and the file's path in the environment variable `FILE_VARIABLE`.
+    """Store the token in a file during the block. The environment variable `FILE_VARIABLE` contains the file's path.
 
-    Only the user who runs this process can read the file. The variable stays set after the block. An empty token makes
-    no file and no variable.
+    Only the user who runs this process can read the file. The variable is still set after the block. If the token is
+    empty, neither the file nor the variable is created.
     """
     path = folder / f"run-token-{os.getpid()}"
     try:

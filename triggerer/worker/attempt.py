@@ -60,14 +60,13 @@ class _Files(NamedTuple):
 
 
 class FileStates:
-    """Remembers when a process of this worker first saw each DAG file in its present state.
+    """Remembers how long each DAG file has been in its present state.
 
-    A run must tell a broken file from a file that is still being written. Time stamps alone do not show the difference:
-    when a writer truncates a file, the size changes a moment before the modification time. In that moment, the file
-    looks as if nobody had changed it for a long time.
+    A run must tell a broken file from a file that is still being written. When a writer truncates a file, the size
+    changes a moment before the modification time. So an old modification time does not prove that the file is complete.
 
     Args:
-        tell: Receives each state that is seen for the first time, and passes it to the processes of later runs.
+        tell: Receives each new state of a file, for the processes of later runs.
     """
 
     def __init__(self, tell: Callable[..., None]) -> None:
@@ -75,9 +74,9 @@ class FileStates:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the file states that former processes of this worker saw.
+        """Add the file states that earlier processes of this worker saw.
 
-        The times in `told` are valid in this process, because all processes share one monotonic clock.
+        The times in `told` are valid here, because all processes on a machine share one monotonic clock.
         """
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
@@ -96,7 +95,7 @@ class FileStates:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """The settings and callables that a run's process has before it learns which run to execute."""
+    """The settings and callables of a run's process that do not depend on the run."""
 
     dags_folder: Path
     home: Path
@@ -109,7 +108,7 @@ class WorkerContext:
     query: Callable[..., Any]
     """Sends a query to the executor and waits for the reply, see `QueryEvents`.
 
-    The first argument is the run's primary key. `report` and the `on_...` callables have this first argument, too.
+    The first argument is the run's primary key, as for `report` and the `on_...` callables.
     """
     spark: SparkHolder
     output_into: Callable[[Path], AbstractContextManager[None]]
@@ -122,7 +121,7 @@ class WorkerContext:
 
 
 def execute_run(order: RunOrder, worker: WorkerContext) -> None:
-    """Execute a run and report its results. The last task and the end of the run are in one report.
+    """Execute a run and report its results. The last report has the run's end.
 
     Raises:
         ProcessStopped: The executor stops this process. The run's end is not reported.
@@ -153,7 +152,8 @@ class _Attempt:
         self._order = order
         self._worker = worker
         self._followed: list[FormerLaunch] = []
-        """Former attempts' applications that still run. A task waits for its application instead of submitting another.
+        """Applications of earlier attempts that still run. A task waits for its application instead of submitting
+        another.
         """
         self._on_launch = launch_reports(
             order,
@@ -194,11 +194,9 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _end_former_launches(self) -> bool:
-        """End the launches of former attempts, except applications in cluster mode.
+        """End the launches of earlier attempts. Return False if one may still be at work; then the run is queued again.
 
-        Such an application continues, because a task can wait for it instead of submitting it again.
-
-        If the state of a launch stays unknown, report that the run must wait, and return False.
+        An application in cluster mode continues: its task waits for it instead of submitting it again.
         """
         try:
             self._followed = self._former_attempts().end_all(self._order.former, may_reattach=True)
@@ -217,9 +215,9 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End former attempts' applications for which no task has waited.
+        """End the applications of earlier attempts that no task waited for.
 
-        There are such applications if, for example, the DAG no longer has their tasks.
+        The DAG may no longer have the task of such an application.
         """
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
@@ -230,10 +228,11 @@ class _Attempt:
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
-        """Load the DAG file. If it does not load or lacks the DAG, it may be incomplete: load it again at each change.
+        """Load the DAG file. If it is broken or lacks the DAG, it may be half written: load it again when it changes.
 
         Raises:
-            Exception: The last loading failed with this error. The file is stable now, or the time for waiting is up.
+            Exception: The error of the last attempt to load the file. The file no longer changes, or the waiting time
+                is over.
         """
         root = self._worker.dags_folder
         path = root / self._order.path
@@ -258,10 +257,10 @@ class _Attempt:
             logger.warning("%s is being replaced; it is loaded again", self._order.path)
 
     def _changes(self, files: _Files, path: Path, until: _Until, stable_s: float) -> bool:
-        """Wait until the files change, and return True. Return False if they are stable, or if the time is up.
+        """Wait for a change of the files. Return False if they are stable, or if the waiting time is over.
 
         Args:
-            stable_s: Files are stable if their time stamps show no change for this many seconds.
+            stable_s: The files are stable after this many seconds without a change.
         """
         while time.monotonic() < until.changing:
             if _Files.now(path, self._worker.dags_folder) != files:

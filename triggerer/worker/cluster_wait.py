@@ -21,13 +21,13 @@ _LAST_LOOK_S: Final = 1.0
 
 
 class ClusterWatch:
-    """Watches in a thread whether a run's Spark session waits for its cluster, from `start` to the end of the block.
+    """Watches in a thread, from `start` to the end of the block, whether a run's Spark session waits for its cluster.
 
     Args:
         why_waiting: Returns the reason for waiting, or None if the session does not wait. If `why_waiting` raises, for
             instance because the session's JVM has died, the watch ends until the next `start`.
-        tell: Receives a wait once it has lasted for `patience`, when its reason changes, and when it ends. Not called
-            after the block.
+        tell: Called when a wait has lasted for `patience`, when the wait's reason changes, and when the wait ends. Not
+            called after the block.
         log_path: The run's log, which gets the same reports.
     """
 
@@ -63,7 +63,7 @@ class ClusterWatch:
         with self._saying:
             self._ended.set()
         if self._thread is not None:
-            # Wait for a short time only: the thread may be waiting for a JVM that hangs and does not answer.
+            # Limit the time, because the thread may be waiting for the answer of a JVM that hangs.
             self._thread.join(_LAST_LOOK_S)
 
     def start(self) -> None:

@@ -124,15 +124,15 @@ class RunContext:
             case "spark":
                 return self._spark()
             case "output":
-                # Each try gets a new `Output`, because an `Output` counts the calls for each table from one. The number
-                # is part of an output's identity, so the second call for a table must be number 2 in every try.
+                # An `Output` numbers its calls for each target, and the number is part of the output's identity. So
+                # each try needs a new `Output`, which counts from 1 again.
                 return Output(self._order.output_token(task.task_id), self._may_commit)
             case "triggering_asset_events":
                 return self._triggering
             case "outlet_events":
                 return outlet_events
             case "inlet_events":
-                # Each try gets a new object, which also sees the events that were recorded during former tries.
+                # Each try gets a new object, which also sees the events that were recorded during earlier tries.
                 return InletEvents(self._query, task.inlets)
             case "dag_run":
                 return self.dag_run
@@ -141,8 +141,7 @@ class RunContext:
             case "log":
                 return logging.getLogger(f"task.{task.task_id}")
             case _:
-                # The other names are attributes: run_id, logical_date, data_interval_start, data_interval_end and
-                # params.
+                # `run_id`, `params`, and the names of dates are attributes of `dag_run`.
                 return getattr(self.dag_run, name)
 
     def _may_commit(self) -> bool:

@@ -23,10 +23,7 @@ class ProcessStopped(BaseException):
 
 
 def explain(error: BaseException, dags_folder: Path) -> str:
-    """Return a traceback with only the user's own lines, as text for the store. The log has the full traceback.
-
-    If no line of the DAGs folder is involved, the text has only the exception.
-    """
+    """Return a traceback for the store, with only the lines from the DAGs folder. The log has the full traceback."""
     try:
         summary = traceback.TracebackException.from_exception(error)
         _trim(summary, f"{DagsFolder(dags_folder).root}/")
@@ -51,7 +48,7 @@ def _trim(summary: traceback.TracebackException, folder: str) -> None:
 
 
 def storable(text: str) -> str:
-    """Return the text for the store: without illegal characters and secrets, and cut in the middle if it is long."""
+    """Return the text for the store: without illegal characters and secrets. A long text loses its middle."""
     text = hide_known(storable_text(text))
     if len(text) > _LONGEST:
         half = _LONGEST // 2

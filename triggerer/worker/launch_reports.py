@@ -15,8 +15,7 @@ from triggerer.domain.launches import CONNECT, Launch, session_id_of
 class LaunchReports:
     """Reports launches, from any thread. The first report of a launch returns once the launch is stored.
 
-    Report a launch before it begins. Then the launch is in the store, where the next attempt finds it if this attempt
-    dies.
+    Report a launch before it begins. If this attempt then dies, the next attempt finds the launch in the store.
 
     Args:
         send: Sends a report without waiting.
@@ -32,8 +31,8 @@ class LaunchReports:
         self._ask = ask
         self._known = set(known)
         self.reported: set[str] = set()
-        """The tags of the launches that this attempt has reported: its own launches, and the applications of former
-        attempts that its tasks wait for."""
+        """The tags of the launches that this attempt has reported: its own, and applications of earlier attempts that
+        its tasks wait for."""
 
     def __call__(self, launch: Launch) -> None:
         """Report a launch.
@@ -66,8 +65,8 @@ class SessionLaunches:
     def begin(self) -> str | None:
         """Report the next session, and return its tag. None: the session is on no server, and ends with this process.
 
-        The first session is reported as running, because the store has known its tag since the executor claimed the
-        run. If a session has died, the attempt opens a further session, which is reported before it is opened.
+        The first session is reported as running: its tag was stored when the executor claimed the run. A further
+        session replaces a dead one. It is reported as launching, because its tag must be stored before it is opened.
         """
         if not self.are_remote:
             return None

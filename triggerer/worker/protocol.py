@@ -9,7 +9,7 @@ A worker, which forks the processes of runs, receives:
 A worker sends:
 
 - `ready`: the worker has begun.
-- `prepared`: a process for the next run exists. The message carries the descriptor of that process's own channel.
+- `prepared`: a process for the next run exists. The message carries the descriptor of the process's channel.
 - `ended`: a process and its descendants are gone.
 - `spark`: whether the driver is open now.
 - `warmed`: the result of `warm`.
@@ -40,12 +40,13 @@ from typing import Any, Final
 from triggerer.domain.attempts import RunEnd, TaskResult
 
 PAGE_SIZE: Final = 2000
-"""The most events in a reply. That many typical events are a megabyte, and occupy the event loop for 20 ms. A reply has
-fewer events if they are large, see `triggerer.store.events.run_events`."""
+"""The most events in a reply. If the events are large, a reply has fewer, see `triggerer.store.events.run_events`. With
+2,000 typical events, a reply has a megabyte, and occupies the event loop for 20 ms."""
 
 
 SPOOL_FROM: Final = 20_000
-"""A sequence of at least this many events is read from files (the query `spool`). Pages are faster for fewer events."""
+"""A DataFrame of at least this many events is read from files (the query `spool`). For fewer events, pages are faster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class RunReport:
     tasks: tuple[TaskResult, ...]
     end: RunEnd | None
     is_unloaded: bool = False
-    """True: the DAG file does not load, and the setting `holds_broken` of the worker is true. So the run is queued
-    again. `end` has the reason."""
+    """True: the DAG file does not load or lacks the DAG, and the run is queued again (`WorkerContext.holds_broken`).
+    `end` has the reason."""
     is_blocked: bool = False
     """True: nobody can tell whether a former attempt is still at work, so the run is queued again. `end` has the
     reason."""

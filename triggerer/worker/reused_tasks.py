@@ -16,8 +16,8 @@ def reused_tasks(dag: DAG, finished: Mapping[str, TaskState]) -> dict[str, TaskS
     recorded twice.
 
     Args:
-        finished: The final states of tasks that need not be executed again. Tasks that the file no longer has are
-            ignored. New tasks of the file are executed.
+        finished: The final states of tasks that need not be executed again. A task that the DAG no longer has is
+            ignored.
     """
     left = {task_id: state for task_id, state in finished.items() if task_id in dag.tasks}
     executed = [task for task_id, task in dag.tasks.items() if task_id not in left]

@@ -1,7 +1,7 @@
-"""The process of one run waits for an order, executes the order, and ends. `fork_server/server.py` forks the process.
+"""The process of one run: it waits for an order, executes the order, and ends. `fork_server/server.py` forks it.
 
-The main thread executes the tasks, because signals, and so timeouts, arrive there. (If the run executes tasks side by
-side, each has its own thread.) Another thread reads replies.
+The main thread executes the tasks, because Python calls signal handlers, and so ends tasks at their timeouts, only in
+the main thread. If tasks run side by side, each task has its own thread. A further thread reads the executor's replies.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class RunProcess:
     def _await_order(self) -> dict[str, Any]:
         """Wait for an order, and return it. Meanwhile do what the fork server and the executor request."""
         while True:
-            # Until the former run's processes are gone, listen to the fork server alone. Afterwards, also accept an
-            # order.
+            # Accept an order only once the previous run's processes are gone. Until then, listen to the fork server
+            # alone.
             sources: list[ForkServerLink | ChildChannel]
             sources = [self._link, self._channel] if self._link.may_begin else [self._link]
             ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
@@ -173,7 +173,7 @@ class RunProcess:
                     kill_own_group()
                 return
             waiting = self._waiting.get(frame["number"])
-            # None: the task that sent the query was interrupted while it waited.
+            # If it is None, the task that sent the query was interrupted, and no longer waits for the reply.
             if waiting is not None:
                 waiting.put(frame)
 
@@ -189,8 +189,8 @@ class RunProcess:
 
     def _report(self, run_pk: int, report: RunReport) -> None:
         if self._is_stopping and report.end is not None:
-            # The task's code has replaced `ProcessStopped` by another exception. Raise `ProcessStopped` again, so that
-            # no end is reported.
+            # The task's code has caught `ProcessStopped`, or raised another exception instead. Raise `ProcessStopped`
+            # again, so that no end is reported.
             raise ProcessStopped
         if report.end is not None:
             # Complete the log first: once the end is reported, a user may read the log, and the executor may kill this

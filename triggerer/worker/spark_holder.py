@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_S: Final = 30.0
-"""A session that takes longer to open counts as waiting for its cluster. If cores are free, a session opens sooner."""
+"""A session that takes longer to open counts as waiting for its cluster. With free cores, a session opens sooner."""
 _INTERRUPT_S: Final = 2.0
 """How long a JVM may take to accept the request to cancel its jobs."""
 _DYING_S: Final = 2.0
-"""How long to wait for the kernel's report that a JVM has ended, after a connection to the JVM was lost."""
+"""How long to wait for the end of a JVM after a connection to it was lost."""
 
 
 class SparkHolder:
@@ -169,7 +169,7 @@ class SparkHolder:
         self._interrupts.put(_nothing)
 
     def kill_driver(self, reason: str) -> None:
-        """Kill the driver with its Python workers, because its work does not end. The next try gets another driver."""
+        """Kill the driver and its Python workers, because their work does not end. The next try gets another driver."""
         if self._driver is not None:
             self._link.unusable(reason, self._driver.pid)
             kill_jvm(self._driver.pid)
@@ -185,7 +185,7 @@ class SparkHolder:
         """Return a sentence that says how the driver ended. None: the driver has not ended.
 
         Args:
-            error: The error of a try. If the error says that a connection was lost, wait a moment for the JVM's end.
+            error: The error of a try. If it reports a lost connection, the call waits a moment for the JVM's end.
         """
         if self._driver is None:
             return None

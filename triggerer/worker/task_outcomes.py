@@ -30,7 +30,7 @@ class TaskOutcomes:
         self._skips: set[str] = set()
 
     def reuse(self, task: Task, state: TaskState) -> None:
-        """Record a task that is not executed again, with the task's final state from an earlier attempt."""
+        """Record a task that is not executed again, with its final state from an earlier attempt."""
         logger.info("task %s is left as it is: %s", task.task_id, state)
         if state is TaskState.SUCCESS:
             # No executed task needs the return value of this task.

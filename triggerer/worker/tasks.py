@@ -51,8 +51,8 @@ class TaskRunner:
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
             failed and the task waits, see `TaskStart`.
-        cancel_work: Ends the work on Spark of the task with this id. If tasks run side by side, it is called from
-            another thread when the task's time is up. Otherwise it is not called.
+        cancel_work: Ends the Spark work of the task with this id. Called from another thread when the task's time is
+            up, and only if tasks run side by side.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may continue.
         await_end: Cancels the work of a failed try on Spark, and returns once Spark executes none of it. Raises
             `RunFailed` if the work does not end.

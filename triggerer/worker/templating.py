@@ -33,7 +33,9 @@ def check_templates(value: Any, what: str) -> None:
 
 
 def render(value: Any, context: Mapping[str, Any], what: str) -> Any:
-    """Return an argument with every text rendered. Lists, tuples and mappings are copied; other values are not changed.
+    """Return an argument with every string rendered, also in lists, tuples and the values of dictionaries.
+
+    Named tuples and other objects are returned unchanged.
 
     Args:
         context: The names that templates can use.

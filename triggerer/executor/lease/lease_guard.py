@@ -3,12 +3,12 @@
 An executor may be stopped (SIGSTOP, a debugger), or its event loop may hang. Then it can neither extend its lease nor
 end its workers. So the kernel must end the workers:
 
-- The guard has the only writing end of a pipe. Each worker arms the reading end, which means that the kernel sends
-  SIGKILL when the pipe closes (`triggerer.processes.lifelines`). So when the guard is gone, the kernel kills each
-  worker's process group, and the group of the Python processes that Spark started for the worker.
-- With each heartbeat the executor sends the end of the lease to the guard, and the guard sets a timer of the kernel.
-  The timer kills the guard, even if the guard is stopped. The timer's clock is `CLOCK_BOOTTIME`, which also runs while
-  the machine is suspended.
+- The guard has the only writing end of a pipe. Each worker arms the reading end (`triggerer.processes.lifelines`): when
+  the guard is gone, the pipe closes, and the kernel kills the worker's process group. Spark's Python processes have
+  another group, which arms the pipe, too.
+- With each heartbeat the executor sends the guard a time shortly before the end of the lease. The guard sets a timer of
+  the kernel to this time. The timer kills the guard, even if the guard is stopped. The timer's clock is
+  `CLOCK_BOOTTIME`, which also runs while the machine is suspended.
 
 When the channel to the executor ends, the guard exits. The guard is the program `python -I -S lease_guard.py CHANNEL
 ENDS_AT`. It imports little, so that it starts in milliseconds and stays small. The executor's side is

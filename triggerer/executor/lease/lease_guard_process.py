@@ -110,8 +110,8 @@ class LeaseGuard:
 
     def extend(self, ends_at: float) -> None:
         """Move the guard's end to this later time."""
-        # A message that cannot be sent does no harm. If the guard is gone, `wait` returns. If the guard does not read
-        # its messages, it ends at its previous, earlier time.
+        # A lost message does no harm. If the guard is gone, `wait` returns. If the guard does not read, it ends too
+        # early, at the time of an earlier message.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 

@@ -1,9 +1,9 @@
 """An executor's lease on its runs. Heartbeats extend the lease. The executor ends its runs before the lease ends.
 
-Once an executor's registration has expired by the database's clock, other executors queue its runs again. They cannot
-tell a dead executor from an executor that cannot reach the database. So an executor follows its own clock, and ends its
-runs before another executor may begin them. If the executor is frozen at that time, its guard ends the workers a little
-later (`triggerer.executor.lease.lease_guard`).
+Once an executor's registration has expired by the database's clock, other executors queue its runs again, even if the
+executor only cannot reach the database. So an executor follows its own clock, and ends its runs before another executor
+may begin them. If the executor is frozen at that time, its guard ends the workers a little later
+(`triggerer.executor.lease.lease_guard`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
 """The time from a failed heartbeat to the next."""
 _TIMEOUT: Final = 1 / 6
-"""The time limit for the statements of a heartbeat, and also the limit for its commit. If the connection is dead, there
-is still time for another heartbeat after both limits."""
+"""The time limit for the statements of a heartbeat, and again for its commit. Even after both, there is time for
+another heartbeat."""
 _MARGIN: Final = 1 / 10
 """The executor ends its runs this long before the end of the lease."""
 _GUARD_MARGIN: Final = 1 / 15
-"""The guard dies this long before the end of the lease, and the kernel then kills all workers. A killed JVM needs this
-time to end, because the kernel must free its memory first.
+"""The guard and all workers die this long before the end of the lease. A killed JVM needs this time to end, because the
+kernel must free its memory first.
 """
 
 
@@ -50,7 +50,7 @@ class LeaseHolder(Protocol):
     def mark_lease_lost(self) -> None:
         """End all runs, and start none until `mark_lease_acquired`.
 
-        Either the lease will soon be over, and other executors will then start the runs, or the lease's guard has died.
+        Called shortly before other executors may start the runs, or when the lease's guard has died.
         """
 
     def mark_lease_acquired(self, guard: LeaseGuard) -> None:
@@ -116,8 +116,8 @@ class Registration:
         try:
             with anyio.fail_after(timeout.total_seconds()):
                 async with self._database.transaction(commit_timeout=timeout) as session:
-                    # A heartbeat registers again. So it restores the row if another executor took us for dead and
-                    # removed the row. Runs that the other executor took have a new epoch, so the store refuses our
+                    # Each heartbeat registers again. So it restores the row if another executor removed it, because
+                    # this executor seemed dead. The other executor's runs have a new epoch, so the store refuses our
                     # results for them.
                     await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry

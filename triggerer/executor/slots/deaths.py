@@ -10,7 +10,7 @@ from triggerer.processes.signals import signal_name
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The death of a process that had an order, for a run or for callbacks, and did not report the end of its work."""
+    """The death of a process that had an order (a run, or callbacks), and did not report the end of its work."""
 
     code: int
     """The exit code. Negative: the number of the signal that killed the process."""

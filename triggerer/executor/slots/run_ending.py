@@ -49,7 +49,7 @@ class RunEnding:
         self.is_cut_short |= self.verdict is None
 
     def give_away(self) -> None:
-        """Call `cut_short`, and write no end into the run's log: another executor may execute the run now."""
+        """Call `cut_short`, and write no end into the run's log, because another executor may be writing it."""
         self.may_end_log = False
         self.cut_short()
 
@@ -95,10 +95,7 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Write the run's end into the log first, and then into the store.
-
-        Once the store has the end, a user may read the log, so the log must be complete by then.
-        """
+        """Write the run's end into the log, and then into the store. Once the store has the end, users read the log."""
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
             # The run was cut short while the log was written.

@@ -55,11 +55,11 @@ class RunExecution:
 
     Args:
         ending: The decisions about the run's end. If a task outlives its timeout by more than `timeout_grace`, the
-            timer of the task sets `ending.verdict`.
+            task's timer sets `ending.verdict`.
         on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
             file. Called with False when the run continues.
-        on_overdue: Called on the event loop after the timer has set the verdict. The callback is not a coroutine, so
-            it wakes an asyncio task that calls `kill`.
+        on_overdue: Called after a task's timer has set the verdict. It is not a coroutine, so it must wake a task that
+            calls `kill`.
     """
 
     order: RunOrder
@@ -77,8 +77,8 @@ class RunExecution:
 
     def __post_init__(self) -> None:
         writer, grace = self.services.result_writer, self.services.timeout_grace
-        # Use `partial`, because a method of this object would make a reference cycle. Collecting the cycles of 3,500
-        # runs stopped the event loop for 0.3 s.
+        # Use `partial`, because a method of this object would make a reference cycle. Garbage collection of 3,500
+        # cycles stopped the event loop for 0.3 s.
         judge = partial(_judge_overdue, self.ending, self.on_overdue)
         self._timers = TaskTimers(writer, self.order, grace, judge)
         self._progress = ProgressWriter(writer, self.order)
@@ -86,9 +86,9 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Return a process for this attempt. None: do not execute the run.
 
-        Once there is a process, the start of the attempt is stored. `recover_orphans` limits how many attempts of a run
-        may end with the death of the executor. An attempt without a stored start does not count, because the run cannot
-        have killed the executor. A run's first attempt always counts: its start was stored when the run was claimed.
+        The start of the attempt is stored first. If the executor dies, `recover_orphans` counts only attempts whose
+        start is stored, because other attempts cannot have killed the executor. (The start of a first attempt was
+        stored when the run was claimed.)
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -160,7 +160,7 @@ class RunExecution:
         return False
 
     async def stop(self, grace: timedelta) -> None:
-        """End the process: with SIGTERM, and after `grace` with SIGKILL."""
+        """Send SIGTERM to the process, and SIGKILL if it still lives after `grace`."""
         if self._process is not None:
             await self._process.stop()
             await self._end_within(grace, self._process)
@@ -179,8 +179,8 @@ class RunExecution:
             )
             return True
         has_begun = self._has_begun or (self._process is not None and not closed.unread)
-        # If the worker was ready, another process can begin the run. If it died before it was ready, the run fails,
-        # because the next worker would probably die too.
+        # If the worker was ready, another process can begin the run. If the worker was not ready, the run fails,
+        # because the next worker would probably die, too.
         if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
             if death.code != 0:
                 _log.warning(

@@ -1,4 +1,4 @@
-"""Executes the jobs of one slot of the executor, one job at a time, in a worker that starts when it is needed.
+"""Executes the jobs of one slot, one job at a time, in a worker that starts when it is needed.
 
 A slot's *job* is a run, or a warm-up: the opening of a Spark session before a run needs it.
 """
@@ -32,7 +32,8 @@ from triggerer.worker.protocol import message
 _log = structlog.get_logger(__name__)
 
 _SCARCE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""Errors that say that memory, processes or descriptors are used up. Then a run waits until a worker can be started."""
+"""The errors that mean that memory, processes or descriptors are used up. After such an error, a run waits for a
+worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Slot:
     """Executes one job after the other. `serve` is its only task.
 
     Args:
-        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard that was present when
-            the worker started.
+        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard of the time of its
+            start.
         on_free: Called on the event loop each time the slot becomes free. The arguments are the slot, the executed run,
             and the duration in seconds. The run is None if the job was to warm up.
         on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.
@@ -75,7 +76,7 @@ class Slot:
     busy_since: float = 0.0
     """The time when the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
-    """Collects what is decided about the end of the present job, or of the last job if the slot is free."""
+    """The decisions about the end of the present job. If the slot is free: of its last job."""
     _execution: RunExecution | None = None
     """The present run in its worker. None: no worker has the run."""
     _is_open: bool = False
@@ -98,7 +99,7 @@ class Slot:
 
     @property
     def was_cut_short(self) -> bool:
-        """True if no end of the run is stored, because the run is queued again, or another executor executes it."""
+        """True if the run's end is not stored here, because the run is queued again, or another executor has it."""
         return self._ending.is_cut_short
 
     @property
@@ -107,7 +108,7 @@ class Slot:
         return self._ending.has_left_launches
 
     def release_executors(self) -> None:
-        """Give the session's cores back to the cluster: now if the slot is free, else before its next run."""
+        """Give the session's cores back to the cluster: now if the slot is free, otherwise before its next run."""
         if self.worker is None or self.spark is not Spark.WARM:
             return
         if self.is_free:
@@ -135,7 +136,7 @@ class Slot:
         return RunEnding(self.services.result_writer, self._log_files, self.run)
 
     async def stop(self, verdict: RunEnd) -> None:
-        """End the run: SIGTERM first, SIGKILL after the grace. If the run reports no end, it ends as `verdict` says."""
+        """End the run: SIGTERM first, SIGKILL after `cancel_grace`. If the run reports no end, its end is `verdict`."""
         self._ending.verdict = verdict
         self._call_off_beginning()
         if self._execution is not None:
@@ -163,8 +164,7 @@ class Slot:
         try:
             await self.idle()
         finally:
-            # From now on the run may be queued again, and another executor may write the run's log. So this executor
-            # must no longer write into the log.
+            # From now on, the run may be queued again, and another executor may write the run's log.
             ending.may_end_log = False
 
     def _kill(self) -> None:
@@ -227,7 +227,7 @@ class Slot:
         """Use the worker for as long as it is usable.
 
         Returns:
-            Whether the present job is done. If not, the next worker must do it.
+            True if the present job is done. False: the next worker must do the job.
         """
         worker.tasks.start_soon(self._notice_end, worker)
         worker.tasks.start_soon(self._kill_overdue)
@@ -245,7 +245,7 @@ class Slot:
             self._free()
             await self._next_job(worker)
             if worker.gone.is_set():
-                # The worker died while it was idle. That is no reason to fail the next run.
+                # The worker died while it was idle. The next worker executes the job that has arrived, if any.
                 return False
 
     def _free(self) -> None:
@@ -285,7 +285,7 @@ class Slot:
         return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Execute the run. Return False if the process died before it began the run. Then call this method again."""
+        """Execute the run. Return False if a process died before it began the run: the caller must repeat the call."""
         execution = self._execution = RunExecution(
             order, worker, self._ending, self.services, self._on_wait, self._overdue.set
         )

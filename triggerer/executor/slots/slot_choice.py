@@ -48,8 +48,8 @@ def is_session_near(slots: Iterable[Choosable]) -> bool:
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
     """Return the slot for a run; None: wait for a slot.
 
-    - A run that needs Spark takes a free slot with a warm session, or waits if a session is about to open. If there is
-      neither, the run takes a slot as any other run does.
+    - A run that needs Spark takes a free slot with a warm session, or waits for a session that is about to open.
+      Without such a session, the run takes a slot as any other run does.
     - Any other run takes a free slot whose worker is running, if possible a slot without a warm session. A worker is
       started only if no free slot has a worker.
     """

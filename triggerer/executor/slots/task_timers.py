@@ -23,7 +23,7 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 class TaskTimers:
     """Stores that tasks of a run are running, and reports a task that runs longer than its timeout allows.
 
-    A timer of the event loop is cheaper than a coroutine, and most tasks of runs end before their timer is due.
+    Timers of the event loop are cheaper than coroutines. Most tasks end before their timers are due.
 
     Args:
         grace: Added to the timeout of each task.

@@ -1,8 +1,7 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
-A run's process also executes users' code, which may write into the channel by accident. For example, the code writes
-to a file that it has closed, and the channel now has the file's descriptor number. Or the code has forked a process,
-which writes to the inherited channel. Such data ends only the run whose code wrote the data.
+A run's process also executes users' code, which may write into the channel by accident: for example, because it forked
+a process, which inherited the channel. Malformed data ends only the run whose code wrote it.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class RunHandle:
     async def reap(self) -> Death:
         """End the process, and return how it ended. `WorkerProcess.listen` must be running.
 
-        The process has one second to end on its own. Then it is killed. If no end is reported, because the worker is
-        dead or hangs, the result is the death of the worker. A worker that hangs is killed.
+        The process has one second to end on its own. Then it is killed. If the worker does not report the end, because
+        it is dead or hangs, the worker is killed, and the result is the worker's death.
         """
         with anyio.move_on_after(1):
             await self.is_over.wait()
@@ -98,7 +98,8 @@ class RunHandle:
     def mark_ended(self, code: int) -> None:
         """Store the exit code that the worker has reported.
 
-        From now on only frames that were already sent can be received, even if another process still has the channel.
+        From now on, only frames that were sent before can be received, even if a leftover process still has the
+        channel.
         """
         self.code = code
         self.ended.set()
@@ -203,8 +204,7 @@ class WorkerProcess(ChildProcess):
                         if self.on_frame is not None:
                             self.on_frame(frame)
         except MalformedFrame:
-            # The frame is malformed, although the worker executes no users' code. So the worker is of another release,
-            # or its memory is damaged.
+            # A worker executes no users' code. So the worker is of another release, or its memory is damaged.
             self.kill()
         except ChannelClosed:
             pass

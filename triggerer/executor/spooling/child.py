@@ -23,8 +23,8 @@ def main() -> None:
     """Write the files that the parent requests, reply, and end. If the parent dies, the kernel kills this process."""
     channel = connect_to_parent()
     order = channel.receive()
-    # Switch the garbage collector off. The events are read as tens of thousands of tuples at a time, which have no
-    # cycles. The collector would find nothing, and take a quarter of the time.
+    # Switch the garbage collector off. It would find nothing, because the tuples of events have no cycles, and take a
+    # quarter of the time.
     gc.disable()
     try:
         reply = anyio.run(_write, order)

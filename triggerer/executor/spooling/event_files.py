@@ -1,9 +1,9 @@
 """Writes events into Parquet files, piece by piece, so that the memory does not grow with the number of events.
 
 The type of the column `extra` depends on the JSON of all events. The first pass writes with the types of the first
-piece. Arrow's JSON reader checks each further piece against these types, many times as fast as Python could. If a piece
-does not fit, the types are widened. The rest of the pass writes nothing, and only widens the types for the remaining
-pieces. Another pass then writes all files again. So uniform events need one pass.
+piece. If a later piece does not fit, the rest of the pass only widens the types, and writes nothing. Another pass then
+writes all files again. So uniform events need one pass. Arrow's JSON reader checks whether a piece fits, many times as
+fast as Python could.
 """
 
 from __future__ import annotations
@@ -180,14 +180,14 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Return the array that Arrow's JSON reader makes, or None if the caller must convert the events itself.
+    """Return the array that Arrow's JSON reader makes. None: the caller must convert the events itself.
 
-    The result is None if the events do not fit the column, or if Arrow's reader cannot find out whether they fit.
+    The result is None if the events do not fit the column, or if Arrow cannot check whether they fit.
     """
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None
-    # A column that had only nulls so far gets Arrow's type null. If an event has a value there, Arrow raises an error.
-    # Then this function returns None, and the caller widens the column.
+    # A column that had only nulls so far gets Arrow's type null. If an event has a value there, Arrow raises an error,
+    # and the caller widens the column.
     schema = pa.schema(list(type_of(column, nothing=pa.null())))
     lines = "\n".join(one or "{}" for one in extras)
     if lines.count("\n") != len(extras) - 1:

@@ -32,8 +32,8 @@ _AT_ONCE: Final = 2
 class Spools:
     """The folder `home/spool`, which has a folder for each executor. An executor's folder has a folder for each run.
 
-    An executor locks a file in its folder. If this file is not locked, the executor has died, and the next executor
-    that starts deletes the folder.
+    An executor locks a file in its folder. If the file is not locked, the executor has died. The next executor that
+    starts then deletes the folder.
     """
 
     def __init__(self, database: Database, home: Path) -> None:
@@ -145,7 +145,7 @@ def _delete(folder: Path) -> None:
 
 
 async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
-    """Start the child process, tell it which events to write, and return its answer.
+    """Start the child process, send it the order, and return its answer.
 
     Raises:
         OSError: The process cannot be started.

@@ -42,8 +42,8 @@ def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
 class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
     """The events that started a run, by asset, or by the asset's name or URI.
 
-    An asset of the schedule may have no event, for instance one side of `a | b`. Such an asset is not among the keys of
-    the mapping, but looking it up returns an empty sequence.
+    An asset of the schedule may have no event, for instance one side of `a | b`. Such an asset is not a key of the
+    mapping, but looking it up returns an empty sequence.
     """
 
     def __init__(self, query: QueryEvents, scheduled: Sequence[Asset] = ()) -> None:
@@ -89,10 +89,10 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
 class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
     """The events of the assets and aliases that a task declares as inlets.
 
-    The first use of an inlet fixes its events: events that are recorded later are not included.
+    The events of an inlet are fixed when a task first looks the inlet up. Later events are not included.
 
     Args:
-        inlets: The task's inlets. An `AssetRef` is looked up by its name when the first inlet is used.
+        inlets: The task's inlets. An `AssetRef` is looked up by its name when the mapping is first used.
     """
 
     def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias | AssetRef]) -> None:

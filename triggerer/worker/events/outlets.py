@@ -26,7 +26,7 @@ class OutletEvent:
         self.extra: dict[str, Any] = {}
         """The event's `extra`, if the outlet is an asset. For an alias, `add` takes the `extra` of each event."""
         self.partition_key = partition_key
-        """The event's partition key, at first the run's key. None: no key. For an alias, the key of all its events."""
+        """The partition key of the outlet's events. At first, this is the run's key. None: no key."""
         self._added: dict[Hashable, tuple[Asset, dict[str, Any]]] = {}
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
@@ -79,8 +79,8 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
     def emitted(self) -> tuple[EmittedEvent, ...]:
         """Return a successful task's events: one for each asset outlet, and each event that the task added to an alias.
 
-        Several outlets and aliases may name the same asset. Their events become one event if `extra` and partition key
-        are equal, as in Airflow. That event belongs to all of these aliases.
+        A task may emit an asset's events as an outlet and through aliases. Events of the asset with equal `extra` and
+        partition key become one event, as in Airflow. This event belongs to all these aliases.
 
         Raises:
             RowRefused: An extra or a partition key cannot be stored.
@@ -128,7 +128,7 @@ class _Found:
 
 
 def _digest(extra: Mapping[str, Any]) -> Hashable:
-    """Return a value that is equal for equal extras. An extra that is not JSON equals no other extra."""
+    """Return a value that is equal for equal extras. The value of an extra that is not JSON equals no other value."""
     try:
         return dump_json(extra, "an extra", option=orjson.OPT_SORT_KEYS)
     except RowRefused:

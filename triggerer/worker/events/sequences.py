@@ -13,7 +13,7 @@ from triggerer.domain.assets import Asset
 from triggerer.worker.protocol import PAGE_SIZE, SPOOL_FROM
 
 _CACHED_PAGES: Final = 8
-"""The most pages in memory: enough for two loops at once, however many millions of events the sequence has."""
+"""The most pages that a reader caches. Several loops over a sequence can then share its pages."""
 
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 """The characters that make a path a pattern in Hadoop's file systems, and therefore in Spark."""
@@ -84,8 +84,8 @@ class _PagedReader:
     def at(self, index: int) -> EventRow | None:
         """Return the row at this index, or None if the sequence is shorter.
 
-        The first fetch returns one row. Each further fetch returns twice as many rows as the fetch before it, up to a
-        page.
+        The first fetch asks for one row, and each further fetch for twice as many, up to a page. So reading one event
+        is cheap, and a loop over indexes needs few fetches.
         """
         page, first = self._cached(index)
         if not page:
@@ -141,16 +141,15 @@ class AssetEvents(Sequence[AssetEvent]):
     The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
     another transaction is recording at that moment may become part of it.)
 
-    A loop fetches page after page, and caches only a few pages. For an index or a slice, the database skips all rows
-    before the first wanted row, so the middle of a long sequence is slow. Once the length is known, the database skips
-    rows from the nearer end. The length is read when it is first needed.
+    A loop fetches page after page. An index or a slice in the middle of a long sequence is slow, because the database
+    skips all rows before it, from the nearer end if the length is known. The length is read when it is first needed.
 
     Args:
         fetch: Returns the rows of one page, see `_PagedReader`.
         last_id: The id of the newest event; 0: no events.
         total: The length, or a function that returns the length.
-        spool: Asks the executor to write all events into Parquet files, with `extra` as JSON text if `as_text` is true.
-            Returns `files` (their paths) and `rows` (the number of events), or None if no files can be written.
+        spool: Asks the executor to write all events into Parquet files. With `as_text`, `extra` is JSON text. Returns
+            the paths (`files`) and the number of events (`rows`); None if no files can be written.
     """
 
     def __init__(
@@ -250,9 +249,8 @@ class AssetEvents(Sequence[AssetEvent]):
     def uris(self) -> list[str]:
         """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.
 
-        If an object was written twice, the list has its URI once. Spark would read some characters (`[`, `{`, `*`, `?`,
-        a backslash) as a pattern. So each of these characters gets a backslash in the list, but not in the events. Web
-        addresses stay unchanged, because Spark does not read from the web.
+        Spark would read brackets, braces, `*`, `?` and backslashes as a pattern. So each of these characters gets a
+        backslash, except in a web address.
 
         Raises:
             ValueError: An event has no `uri`.
@@ -294,7 +292,7 @@ class AssetEvents(Sequence[AssetEvent]):
 
 
 def _literal(uri: str) -> str:
-    """Escape the URI so that Spark reads only this object. Web addresses stay unchanged: Spark does not read them."""
+    """Escape the URI so that Spark reads only this object. Web addresses stay unchanged."""
     if uri.startswith(("http:", "https:")):
         return uri
     return _PATTERN.sub(r"\\\g<0>", uri)

@@ -35,7 +35,7 @@ class Child:
     control: Control
     role: Role
     may_begin: bool = False
-    """True once the server has sent `go` to the child: all processes of the former run are gone."""
+    """True once all processes of the previous run are gone, and the server has sent `go` to the child."""
     driver_pid: int | None = None
     """The process id of the JVM to which the child must attach."""
     is_attached: bool = False
@@ -65,12 +65,12 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def take_log(self, log: int, max_bytes: int) -> None:
-        """Take over the descriptor of the run's log, to limit the log's size and to close the descriptor at the end."""
+        """Become the owner of the descriptor of the run's log. The descriptor is used to limit the log's size."""
         self.log = log
         self.log_limit = LogLimit(log, max_bytes)
 
     def limit_log(self) -> None:
-        """Free the middle of the log if the log is too long. If that fails, the log is not limited from now on."""
+        """Free the middle of the log if the log is too long. After a failure, the log is no longer limited."""
         if self.log_limit is None:
             return
         try:

@@ -3,11 +3,11 @@
 A run's process sends:
 
 - `accepted`: the process has an order. The message carries the descriptor of the run's log.
-- `attached`: the process is attached to the Spark driver that the server's message `driver` has named.
-- `unusable`: this Spark driver must not be used again.
+- `attached`: the process has attached to the Spark driver of the server's message `driver`.
+- `unusable`: no other process may attach to this Spark driver.
 - `open`: a request for a driver.
-- `how_ended`: a question: has a driver ended, and how?
-- `file_seen`: the present state of a DAG file that does not load, or lacks the run's DAG.
+- `how_ended`: a question about a driver: has it ended, and how?
+- `file_seen`: the state of a DAG file that does not load, or lacks the run's DAG. Later processes receive the state.
 - `owns`: a folder that must be removed after the process has ended.
 - `imported`: modules that later runs may need.
 - `finished`: the process ends now.
@@ -17,7 +17,7 @@ the end it sends `opened` or `failed`.
 
 The fork server sends:
 
-- `go`: all processes of the former run are gone, so this process may accept an order.
+- `go`: all processes of the previous run are gone, so this process may accept an order.
 - `driver`: attach to this Spark driver.
 - `leave`: the process must end if it has no order yet. A process with an order ignores the request.
 - `reply`: the answer to `open`, `how_ended` or `output`.
@@ -50,7 +50,7 @@ class Message(NamedTuple):
 
 
 class Control:
-    """One end of the connection: a socket that keeps the boundaries of messages, so no message is written in part."""
+    """One end of the connection. Its socket (`SOCK_SEQPACKET`) sends each message whole."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -64,7 +64,9 @@ class Control:
         return self._socket.fileno()
 
     def send(self, kind: str, *, descriptors: Sequence[int] = (), **fields: Any) -> bool:
-        """Send a message. Return False if the other end is closed, or does not read its messages.
+        """Send a message. Return False if the other end is closed.
+
+        The call blocks while the socket's buffer is full.
 
         Raises:
             ValueError: The message is too long.

@@ -49,7 +49,7 @@ class _Question(NamedTuple):
 
 
 class DriverKeeper:
-    """Opens, lends and ends Spark drivers, and starts the process that makes the archive of Spark's classes."""
+    """Opens, lends and ends Spark drivers. Starts the training (`jvm/training.py`), after which Spark starts faster."""
 
     def __init__(self, server: Server, setup: dict[str, Any]) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class DriverKeeper:
     def warm(self) -> None:
         """Open a driver before a run needs it.
 
-        The executor gets the message `warmed` once the next run's process has attached to the driver.
+        Send `warmed` to the executor once the next run's process has attached to the driver, or with the error.
         """
         self._server.preload(FOR_SPARK)
         try:
@@ -207,7 +207,7 @@ class DriverKeeper:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # The driver was dropped before all processes that asked for it had received it. Open another driver.
+            # The driver was dropped before every process that waits for one had received it. Open another driver.
             self._open()
 
     def _fail(self, error: str) -> None:
@@ -270,10 +270,7 @@ class DriverKeeper:
         return next((one for one in known if one is not None and one.pid == pid), None)
 
     def _ask_how(self, question: _Question, pid: int, patience_s: float) -> None:
-        """Reply how a driver ended. If the driver is alive, wait up to `patience_s` for its end before the reply.
-
-        The reply is empty if the driver is still alive, or unknown.
-        """
+        """Reply how a driver ended; None if it is unknown, or still alive after `patience_s`."""
         driver = self._find(pid)
         how = None if driver is None else driver.how_ended()
         if how is None and driver is not None and patience_s > 0:

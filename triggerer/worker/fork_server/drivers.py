@@ -64,8 +64,7 @@ class Driver:
     def close_in_child(self) -> None:
         """In a forked child: close the pipes' ends that only the fork server may have.
 
-        The JVM ends when no process has the writing end of its standard input any longer. A copy in the child would
-        prevent that.
+        The JVM ends when the last writing end of its standard input is closed. The child must not keep one open.
         """
         if not self.is_dropped:
             os.close(self._alive)
@@ -80,7 +79,7 @@ class Driver:
     def has_ended(self) -> bool:
         """True if the JVM is gone.
 
-        While another process is the JVM's parent, `code` is unknown. Then `/proc` shows whether the JVM is gone.
+        `code` is set only after this process has reaped the JVM. Until then, `/proc` shows whether the JVM is gone.
         """
         if self.code is not None or self.pid is None:
             return self.code is not None

@@ -19,9 +19,9 @@ class ForkServerLink:
     """Sends questions to the fork server, one at a time, and stores the messages that are no replies.
 
     Attributes:
-        may_begin: True once all processes of the former run are gone, so that this process may accept an order.
-        file_states: The states of DAG files that former processes saw, see `triggerer.worker.attempt.FileStates`.
-        left_folders: The folders of former processes, which this process must remove.
+        may_begin: True once all processes of the previous run are gone, so that this process may accept an order.
+        file_states: The states of DAG files that earlier processes saw, see `triggerer.worker.attempt.FileStates`.
+        left_folders: The temporary folders of earlier processes. This process must remove them.
         driver: The driver to attach to. None until the fork server has sent it.
     """
 
@@ -93,7 +93,7 @@ class ForkServerLink:
         return _driver(answer["driver"])
 
     def how_driver_ended(self, pid: int, *, patience_s: float) -> str | None:
-        """Return a clause that says how a driver ended. None: the driver has not ended within the patience."""
+        """Return a clause that says how a driver ended. None: it is still alive after `patience_s`, or unknown."""
         how: str | None = self._ask("how_ended", about={"pid": pid, "patience_s": patience_s})[
             "how"
         ]
@@ -105,7 +105,7 @@ class ForkServerLink:
             self._control.send(kind, number=number, **fields)
             while True:
                 heard = self._receive()
-                # An older reply belongs to a question that was interrupted.
+                # A reply with another number belongs to an earlier question, which was interrupted.
                 if heard.kind == "reply" and heard.fields["number"] == number:
                     return heard.fields
 

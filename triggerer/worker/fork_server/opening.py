@@ -33,9 +33,9 @@ class _ReadElsewhere:
         return bool(self._ask(0.0)["is_out_of_memory"])
 
     def close_ours(self) -> None:
-        """Do nothing: a second start of the JVM may need the writing end of the output pipe.
+        """Do nothing: if the first start of the JVM fails, a second start needs the writing end of the output pipe.
 
-        The writing end closes when this process ends, soon after the start.
+        The writing end closes when this process ends.
         """
 
     def wait_for_end(self, timeout_s: float) -> None:
@@ -54,8 +54,7 @@ def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warm
     """Open the driver, and tell the fork server how to attach to it. The caller then ends the process by `os._exit`.
 
     Args:
-        warms: True: make the calls that most runs begin with. Then the JVM has already loaded the classes that these
-            calls need.
+        warms: True: also execute a first query, see `jvm.warmup`.
     """
     driver.close_in_child()
     try:

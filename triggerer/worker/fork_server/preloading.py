@@ -21,7 +21,7 @@ FOR_SPARK: Final = (
     "pyspark.sql.types",
     "pyspark.cloudpickle",
     "pyspark.sql.pandas.types",
-    # PySpark imports the next two modules only when it needs them. They import 50 modules, which takes 40 ms.
+    # PySpark imports these two modules late, and the import would delay a run by 40 ms.
     "pyspark.sql.classic.dataframe",
     "pyspark.testing.utils",
     "triggerer.worker.spark.sessions.shared",
@@ -38,10 +38,9 @@ _INSTALLED_IN: Final = tuple(
 
 
 def importable_ahead(names: Iterable[str]) -> list[str]:
-    """Return the modules of a run that the fork server is allowed to import for later runs.
+    """Return the modules that the fork server may import for later runs.
 
-    The result has no modules of users. Such a module may change. It may also start threads, and a fork copies no
-    threads.
+    Users' modules are left out: they may change, and they may start threads, which a fork does not copy.
     """
     return [
         name

@@ -1,15 +1,14 @@
 """The worker's main process: it forks a process for each run, and never runs users' code.
 
-The server has one thread and one loop, because a fork copies only the thread that calls it. (Libraries such as NumPy
-have idle threads, and end them before a fork.) Each run's process has a channel of its own to the executor, and the
-channel ends with the process. So a process that a run leaves behind cannot send messages in the name of the next run.
+The server has one thread, because a fork copies only the thread that calls it. Each run's process has its own channel
+to the executor. The executor shuts this channel down when the process ends. So a leftover process of a run cannot send
+messages for the next run.
 
 1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor. `NEXT` waits for
-   the message `go`, which means that the former run's process and its descendants are gone. Then `NEXT` attaches to the
-   Spark driver, if there is one, and waits for an order.
+   the message `go`: the previous run's process and its descendants are gone. Then `NEXT` attaches to the Spark driver,
+   if there is one, and waits for an order.
 2. `NEXT` receives an order, sends `accepted`, and has the role `RUN` from then on. The server forks another `NEXT`.
-3. `RUN` ends. The server kills the process group of `RUN`. It has adopted the other descendants of `RUN`, and kills
-   them, too.
+3. `RUN` ends. The server kills the process group of `RUN`, and all other descendants of `RUN`, which it has adopted.
 """
 
 from __future__ import annotations
@@ -154,8 +153,8 @@ class ForkServer:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_up)
-        # When the service is stopped, all its processes may receive SIGTERM. During a run this process ignores the
-        # signal, so that the run's process has time to unwind.
+        # When the service is stopped, all its processes may receive SIGTERM. This process ignores the signal during a
+        # run, because its end would kill the run's process.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._watch(self._wakeup, self._drain)
 
@@ -195,8 +194,8 @@ class ForkServer:
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
         self._dags_folder.look_ahead()
-        # From now on, a garbage collection in the child skips the present objects. Examining these objects would free
-        # none of them, and would make the kernel copy their memory.
+        # Let garbage collections in the child skip all present objects. A collection writes to each object that it
+        # examines, so the kernel would copy their memory.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -211,8 +210,8 @@ class ForkServer:
             self._live(role, live, theirs)
         theirs.close()
         if role is not Role.OPENER:
-            # The child calls `setpgid` too. The first of the two calls makes the child's group, so from now on the
-            # group exists and can be killed.
+            # The child calls `setpgid` too. Whichever call comes first creates the child's group, so the server can
+            # kill the group from now on.
             with suppress(OSError):
                 os.setpgid(pid, pid)
         child = Child(next(self._numbers), pid, ours, role)
@@ -229,8 +228,8 @@ class ForkServer:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._close_in_child()
             if role is not Role.OPENER:
-                # A run's process leads a group of its own. An opener stays in the worker's group: the JVM that it
-                # starts must be killed with the worker.
+                # A run's process leads its own group. An opener stays in the worker's group, because its JVM must be
+                # killed with the worker.
                 os.setpgid(0, 0)
                 arm_again()
                 die_with_writer(self._lifeline)
@@ -272,7 +271,7 @@ class ForkServer:
         self._send_go()
 
     def _send_go(self) -> None:
-        """Send `go` to the next process once all processes of the former run are gone."""
+        """Send `go` to the next process once all processes of the previous run are gone."""
         child = self._next
         if child is None or child.may_begin or self._run is not None:
             return
@@ -294,8 +293,8 @@ class ForkServer:
         try:
             self._handle(child, heard)
         except (KeyError, TypeError, ValueError) as error:
-            # Users' code has written into this connection, and perhaps also into the channel to the executor. Kill the
-            # process a moment later: if the executor finds the damage first, the run's error names the cause.
+            # Users' code has written into this connection, and perhaps also into the channel to the executor. Wait
+            # before the kill, so that the executor can find the damage in its channel, and name it in the run's error.
             logger.warning("a run's process sent a message that cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)
@@ -341,7 +340,8 @@ class ForkServer:
             pid = ended.si_pid
             child = self._children.get(pid)
             if child is not None:
-                # Kill the process's group before the process is reaped. Afterwards another group may have its number.
+                # Kill the process's group before the process is reaped. Afterwards, the number may belong to another
+                # group.
                 child.kill()
                 child.is_reaped = True
             _, status = os.waitpid(pid, 0)

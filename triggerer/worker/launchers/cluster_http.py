@@ -42,7 +42,7 @@ class HttpApi:
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request, and return the parsed JSON of the answer; an empty answer gives an empty dictionary.
+        """Send a request, and return the parsed JSON of the answer. For an empty answer, return an empty dictionary.
 
         Raises:
             NoAnswer: There is no usable answer.
@@ -121,7 +121,7 @@ def ask_active(
 def watch_by_asking(
     find: Callable[[str, str | None], Sighting], handle: Handle
 ) -> Iterator[Sighting]:
-    """Call `find` repeatedly, and yield each result that differs from the last one, up to the end of the launch."""
+    """Call `find` repeatedly until the launch has ended. Yield each result that differs from the previous one."""
     last: Sighting | None = None
     while not isinstance(last, Ended | Absent):
         sighting = find(handle.tag, handle.external_id)
@@ -133,7 +133,7 @@ def watch_by_asking(
 
 
 def answered(ask: Callable[[], Sighting]) -> Sighting:
-    """Return the result of `ask`; `Unknown` if the cluster does not answer, or answers without the expected fields."""
+    """Return the result of `ask`, or `Unknown` if the cluster gives no answer with the expected fields."""
     try:
         return ask()
     except NoAnswer as error:

@@ -1,7 +1,8 @@
-"""Sessions on a Spark Connect server. The server works for a dead client until the client's session is released.
+"""Sessions on a Spark Connect server. If a client dies, the server continues the client's work.
 
-A session's id is computed from the run and its attempt. So another process can open the session of a dead client, and
-release it. The server refuses a released id for ever. So a former client that is still alive cannot start further work.
+The work ends when the session is released. A session's id is computed from its tag, so another process can open the
+session of a dead client, and release it. The server refuses a released id. So even a client that is still alive cannot
+start further work.
 
 Source: tried with PySpark 4.1 and 4.3, see tests/worker/spark/test_connect_fence.py.
 """
@@ -76,7 +77,7 @@ class ConnectLauncher:
         return self._ask(tag, answer)
 
     def stop(self, handle: Handle) -> Sighting:
-        """Interrupt all operations of the session, release it, and wait until Spark has killed its Python workers."""
+        """Interrupt the session's operations, release it, and wait until Spark has killed its Python workers."""
         stopped: list[_Stopped] = []
 
         def answer(client: Any) -> Sighting:
@@ -165,7 +166,7 @@ def _stop_session(client: Any, tag: str) -> _Stopped:
         except Exception as error:  # noqa: BLE001 - the client has no class for this error
             if _SESSION_CLOSED in str(error):
                 break
-            # For a moment, the server refuses to close an operation that was interrupted before it began.
+            # The server refuses the release for a moment if an operation was interrupted before it began.
             time.sleep(_BETWEEN_RELEASES_S)
     else:
         client.release_session()

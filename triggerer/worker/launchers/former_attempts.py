@@ -1,8 +1,8 @@
 """Stops the launches that the dead attempts of a run left on Spark.
 
-The next attempt stops the launches before it executes the user's code. There is one exception: a `SparkApplication` in
-cluster mode continues to run. Its task will wait for this application, and submit no other one. If the run has ended,
-the executor's `LeftLaunches` stops the launches, in a separate process (`launchers.main`).
+The next attempt stops the launches before it executes the user's code. Only a `SparkApplication` in cluster mode
+continues: its task waits for it instead of submitting it again. If the run has ended, the executor's `LeftLaunches`
+stops the launches, in a separate process (`launchers.main`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ logger = logging.getLogger("triggerer.run")
 
 _LOOK_EVERY_S: Final = 0.5
 _SHORT_PATIENCE: Final = timedelta(seconds=3)
-"""How long to wait for an answer about a launch that has already been unknown for longer than `patience`. Without an
-answer, the run is queued again, and its slot is free for other runs."""
+"""How long to wait for a launch that has already been unknown for longer than `patience`. The wait occupies a slot that
+other runs could use, so it is short."""
 
 
 class StillUnknown(Exception):
@@ -48,7 +48,7 @@ class FormerAttempts:
 
     Args:
         find_launcher: Returns the launcher with a name, and raises a `TriggererError` if there is none.
-        on_launch: Receives each launch once it has ended, or once the patience is over and its state is unknown.
+        on_launch: Receives each launch with its final state, or with the state `UNKNOWN` once the patience is over.
         on_wait: Receives a wait when it begins, when its reason changes, and when it ends (then without a reason).
         patience: How long to wait for a server or a cluster that does not answer.
     """
@@ -72,15 +72,15 @@ class FormerAttempts:
         """Find and stop each launch, and wait until it is gone. Return the launches that still run.
 
         Args:
-            may_reattach: True: leave a launch running and return it if the next attempt can watch it, see
-                `Launcher.can_reattach`. False: stop all launches, and return none.
+            may_reattach: True: a launch that this attempt can watch (`Launcher.can_reattach`) keeps running, and is
+                returned. False: stop all launches, and return none.
         Raises:
             StillUnknown: A server or a cluster did not answer, or did not confirm the end.
         """
         return [one for one in launches if not self._end(one, may_reattach=may_reattach)]
 
     def _end(self, former: FormerLaunch, *, may_reattach: bool) -> bool:
-        """Return True once the launch is gone, or False if it keeps running because the next attempt can watch it."""
+        """Return True once the launch is gone. Return False if it keeps running, because this attempt can watch it."""
         since = datetime.now(UTC)
         self._on_wait(Wait(f"{_awaited(former)}: it is being stopped", since))
         until = time.monotonic() + patience_for(former, self._patience, since).total_seconds()
@@ -107,7 +107,7 @@ class FormerAttempts:
             self._on_wait(Wait(None, datetime.now(UTC)))
 
     def _find_and_stop(self, former: FormerLaunch, *, may_reattach: bool) -> Sighting | None:
-        """Stop the launch and return its state. Return None if it keeps running, for the next attempt to watch."""
+        """Stop the launch and return its state. Return None if it keeps running, because this attempt can watch it."""
         try:
             launcher = self._find_launcher(former.launcher)
         except TriggererError as error:
@@ -127,7 +127,7 @@ class FormerAttempts:
 
 
 def patience_for(former: FormerLaunch, patience: timedelta, now: datetime) -> timedelta:
-    """Return how long to wait: `patience`, or three seconds if the launch was already unknown for all of `patience`."""
+    """Return `patience`, or at most three seconds if the launch has been unknown for longer than `patience`."""
     since = former.unknown_since
     if since is not None and now - since > patience:
         return min(patience, _SHORT_PATIENCE)

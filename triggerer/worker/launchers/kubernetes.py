@@ -79,7 +79,7 @@ class KubernetesLauncher:
         return answered(ask)
 
     def stop(self, handle: Handle) -> Sighting:
-        """Delete the pod and its executors. A precondition on the pod's uid spares a later pod of the same name."""
+        """Delete the driver's pod. Kubernetes then deletes the executors."""
 
         def ask_to_stop() -> Sighting:
             for pod in self._drivers(handle.tag):
@@ -100,7 +100,7 @@ class KubernetesLauncher:
         try:
             self._api.ask("DELETE", f"{self._pods}/{meta['name']}", options)
         except NoAnswer as error:
-            # The driver is gone already. No pod has the name now (404), or a later pod has it (409).
+            # The driver is gone already: no pod has its name (404), or a later pod has the name and another uid (409).
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise
 

@@ -1,8 +1,8 @@
 """The protocol of launchers. A launcher is synchronous. It runs in a run's process, or in `launchers.main`.
 
-Two attempts of a run are never at work at once. The service stores a launch's tag before `launch` is called. The next
-attempt calls `find` and `stop` for each stored tag before it executes the user's code. The *place* of a launch is its
-server or cluster.
+Launchers keep two attempts of a run from working at the same time. The service stores a launch's tag before `launch` is
+called. The next attempt looks for each stored tag with `find`. Then it stops the launch, or watches the launch instead
+of starting another. The *place* of a launch is its server or cluster.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The place answered that it has no such launch. So the launch is not at work, and never will be.
+    """The place has no such launch, so the launch is not at work, and never will be.
 
-    A launcher must not return this if the place can forget a launch that is still at work. A server may forget its
-    sessions at a restart, because the restart also ends the sessions.
+    A launcher must return `Unknown` instead if the place may have forgotten a launch that is still at work.
     """
 
 
@@ -105,9 +104,9 @@ class Launcher(Protocol):
         """
 
     def stop(self, handle: Handle) -> Sighting:
-        """Stop a launch, and return its state. The state is `Unknown` if the place does not answer: no error is raised.
+        """Stop a launch, and return its state. The method never raises: without an answer, the state is `Unknown`.
 
-        `Running`: the place will stop the launch, but the launch has not ended yet. Call `find` until it has ended.
+        `Running` means that the launch has not ended yet. Then call `find` until it has ended.
         """
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:

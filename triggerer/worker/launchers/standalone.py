@@ -1,7 +1,7 @@
 """Applications on a standalone cluster in cluster mode, through the master's REST server (`spark.master.rest.enabled`).
 
-The master gives each driver an id, and has no tags. So the application's name contains the tag, and the master's page
-tells whether an application with this name has begun to work.
+The master knows no tags, only an id for each driver. So the application's name ends with the tag. The master's page
+lists the names of the active applications.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class StandaloneLauncher:
         if state in _ENDS:
             return self._ended(handle, str(state), answer)
         if not answer.get("success"):
-            # The master has forgotten its drivers after a restart. A driver may still be at work: a Spark worker ends a
-            # driver only when the master says so.
+            # A restarted master has forgotten its drivers. A forgotten driver may still be at work, because a Spark
+            # worker ends a driver only when the master says so.
             return Unknown(f"the master no longer knows the driver {handle.external_id}")
         return Unknown(f"the master says {state}")
 

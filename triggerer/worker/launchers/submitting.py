@@ -27,7 +27,7 @@ def submit_to_cluster(intent: Intent, settings: SparkSettings, extra: dict[str, 
 
     Args:
         intent: Its details have the `submission` and the `installation`.
-        extra: Settings that the launcher adds, such as the tag. The user's own settings cannot replace them.
+        extra: Settings of the launcher, such as the tag. They override the user's settings.
     Raises:
         SubmitFailed: `spark-submit` cannot be started, failed, or did not end in time. After a timeout, the cluster may
             have the application nevertheless.

@@ -1,8 +1,8 @@
 """Limits the size of a run's log on the disk: the beginning and the end stay, and the middle is freed.
 
-The processes of a run write straight into the log, so no process of ours can drop output before it is written. Instead
-the kernel frees the middle of the file ("punches a hole"), and writers never wait. Each byte that stays keeps its
-position, so a reader that follows the log continues where it was. A line before the hole says how many bytes were cut.
+The processes of a run write straight into the log file, so no other process can filter their output. Instead, the
+kernel frees the middle of the file ("punches a hole"). The other bytes keep their positions, so a reader that follows
+the log is not disturbed. A line before the hole says how many bytes were cut.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 class LogLimit:
     """Frees the middle of one log, again and again while the log grows.
 
-    A quarter of `max_bytes` stays at the beginning of the log, and at least half of `max_bytes` at its end. If the file
-    system cannot free the middle of a file, only the beginning stays.
+    A quarter of `max_bytes` stays at the beginning of the log, and at least half at its end. If the file system cannot
+    free the middle of a file, only the beginning stays.
 
     Args:
         log: A descriptor of the log, opened for appending. The caller closes it after the last call of `enforce`.

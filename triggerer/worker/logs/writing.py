@@ -43,16 +43,15 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
     # A task may have written half a line, or have been killed in the middle of one.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
-    # The write may fail, for instance because the disk is full. That is no loss: the store has the run's end and its
-    # error.
+    # Ignore a failure, for instance because the disk is full: the store has the run's end and its error.
     with suppress(OSError), open(open_log(Path(path)), "ab") as log:
         log.write(line.encode("utf-8", "backslashreplace"))
 
 
 def set_up_logging() -> None:
-    """Send log messages to standard error, which is the run's log file during a run. Call this once, at the start.
+    """Send log messages to standard error, which is the run's log file during a run.
 
-    The processes that a worker forks have this logging, too.
+    Call this once, at a worker's start. Processes that the worker forks inherit the configuration.
     """
     for stream in (sys.stdout, sys.stderr):
         # Flush every line, so that the log has everything that a process printed before it was killed.
@@ -91,7 +90,7 @@ FORMATTER.converter = time.gmtime
 
 @contextmanager
 def output_into(path: Path, tell: Callable[[int], None]) -> Iterator[None]:
-    """Append the output of this process and its children to a run's log. The end of the block flushes the output.
+    """Append the output of this process and its children to a run's log. At the block's end, flush the output.
 
     Args:
         tell: Receives a descriptor of the log. The descriptor is closed once `tell` has returned.

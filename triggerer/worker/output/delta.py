@@ -104,10 +104,10 @@ class DeltaTables:
         self._lock = Lock()
 
     def first_name(self, table: DeltaTable) -> str:
-        """Return the first name that this try used for the table. So the table is one target, even under two names."""
+        """Return the first name that this try used for the table, so that a table with two names is one target."""
         with self._lock:
             if all(table.name != known.name for known in self._tables):
-                # Do not query the identity of the first table: the query takes a while, and most tasks write to one
+                # The first table needs no query for its identity. The query takes a while, and most tasks write to one
                 # table.
                 own = table.identity() if self._tables else None
                 for known in self._tables:
@@ -140,12 +140,12 @@ def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str
     except Exception as error:
         if not mentions(error, "ConcurrentTransactionException", "DELTA_CONCURRENT_TRANSACTION"):
             raise
-        # Another try committed at the same moment. Delta finds its commit now, and writes nothing.
+        # Another try committed at the same moment. In a second call, Delta finds that commit, and writes nothing.
         table.write(df, mode, writing.name, writing.mark)
     found = table.writer_of(writing.name)
     if found is None:
-        # The history has no mark of this output. If the table is new, this call has created it: the commit of a
-        # creation has no mark. If the table existed, an earlier try has written, and Delta has deleted that commit from
-        # the history.
+        # The history does not show the output. A commit that creates a table has no mark, so a new table was written by
+        # this call. In an existing table, an earlier try has written the output, and its commit is no longer in the
+        # history.
         return "written" if is_new else "was_there"
     return writing.outcome(found, table.name)

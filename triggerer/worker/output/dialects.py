@@ -1,9 +1,9 @@
 """The databases of `output.jdbc`: how each of them names, lists and creates tables, and commits a draft's rows.
 
-A draft is a table with the rows of one output, as Spark has written them. A token identifies the output in all tries of
-its task. A commit stores the token and moves the draft's rows to the target, in one transaction. The token is a primary
-key, so the commit fails if another try has stored the token. Spark's connection commits after each call, so one call
-must store the token and move the rows:
+Spark first writes the rows of an output into a draft, which is a table. The output's token is the same in all tries of
+a task. A commit stores the token and moves the draft's rows to the target, in one transaction. The token is part of a
+primary key, so the commit fails if another try has stored the token. Spark's connection commits after each call. So a
+single call must store the token and move the rows:
 
 - PostgreSQL does this in one statement.
 - Most databases accept several statements in one call. They get two statements between BEGIN and COMMIT.
@@ -87,13 +87,13 @@ _IN_INFORMATION_SCHEMA: Final = _tables("INFORMATION_SCHEMA.TABLES", "TABLE_SCHE
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the SQL of one database differs. The texts are templates, which `Statements` fills in.
+    """The SQL of one database. `Statements` fills in the templates `commit`, `drafts` and `empty_copy`.
 
     Args:
         name: The database's name in messages.
         driver: The class of its JDBC driver; None: Java finds the driver by the URL.
         commit: Statements that store the token and move the rows. The last statement stores the token.
-        replace: Makes the statement that replaces rows by their key.
+        replace: Returns the statement that inserts the rows, and replaces rows with the same key.
         fold: Returns a name without quotes as the database stores it, for instance in lower case.
         schema: An expression for the present schema; None: tables are named without a schema.
         drafts: A query for the kind and the name of each draft in a schema.
@@ -135,8 +135,7 @@ _POSTGRESQL: Final = Dialect(
     schema="current_schema()",
     empty_copy="CREATE UNLOGGED TABLE {draft} AS SELECT {columns} FROM {table} WHERE 1 = 0",
     timestamp="TIMESTAMP WITH TIME ZONE",
-    # Spark writes some types as text. The option `stringtype` lets PostgreSQL read a text as the type of the draft's
-    # column, which is the type of the target's column.
+    # Spark writes some types as strings. With this option, PostgreSQL converts a string to the type of the column.
     options={"stringtype": "unspecified"},
     condition="EXISTS (SELECT 1 FROM token)",
 )

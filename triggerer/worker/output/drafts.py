@@ -7,13 +7,11 @@ A folder with outputs has the hidden folder `_triggerer`. Spark's readers ignore
     path/_triggerer/written/<name>.json           the commit: the draft's mark, and each file's final name
 
 A try commits its draft by creating the commit's file. If two tries are alive at once, only one of them can create this
-file. Then the draft's files are moved to their final names. An object store cannot move a file, so it copies the file
-and deletes the original. If a try dies during the moves, the next write to the folder, by any task, finishes the moves:
-the commit's file has the names of all files.
+file. Then the draft's files are moved to their final names. (An object store copies a file, and deletes the original.)
+If a try dies during the moves, the next write to the folder, by any task, finishes them.
 
-A draft is deleted once it can no longer be committed: after another draft of the same output was committed, or after a
-week, because `commit` refuses a draft of that age. So no process deletes a draft that another process could commit at
-the same moment.
+A draft is deleted only when it can no longer be committed. That is so once another draft of the same output was
+committed, and after a week, because `commit` refuses older drafts.
 
 `<name>` is the output's name, see `Writing`. `<mark>` names the call that wrote the draft, see `marks`.
 
@@ -137,7 +135,7 @@ def _commit_of(files: Files, path: str, name: str) -> dict[str, Any] | None:
 
 
 def _final_name(relative: str, name: str) -> str:
-    """Return Spark's name of the file, with the output's name in place of the job's id. The result is unique."""
+    """Return Spark's name of the file, with the output's name instead of the job's id."""
     folder, slash, file = relative.rpartition("/")
     renamed, count = _SPARKS_ID.subn(name, file, count=1)
     return f"{folder}{slash}{renamed if count else f'{name}-{file}'}"

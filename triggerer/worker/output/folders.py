@@ -20,7 +20,7 @@ class OutputFolder(Protocol):
     """A folder for Parquet files. `drafts` describes the methods."""
 
     identity: str
-    """The folder's address. Different spellings of the path give the same address."""
+    """The folder's address, with the scheme of its file system."""
 
     def draft(self, name: str, mark: str) -> str: ...
     def prepare(self, name: str) -> str | None: ...
@@ -29,7 +29,7 @@ class OutputFolder(Protocol):
 
 
 def folder_at(spark: SparkSession, path: str) -> OutputFolder:
-    """Return the folder at this path, for the file system that the session writes to.
+    """Return the folder at this path, on the file system that the session writes to.
 
     Raises:
         OutputRefused: In a Connect client's session, the path is relative, or is not on the server's file system.

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
-"""Hadoop's name for an ability of S3A: at the end of an upload, the store creates the object only if its name is not in
-use."""
+"""Hadoop's name for a feature of S3A: an upload fails at its end if an object with the name exists."""
 _MOVES_AT_ONCE: Final = 16
 """The number of threads that move files: an object store copies each file, and can make many copies at a time."""
 
@@ -22,7 +21,8 @@ _MOVES_AT_ONCE: Final = 16
 class HadoopFiles:
     """HDFS, an object store, or another file system of the session's Hadoop settings.
 
-    A move is a rename. HDFS renames in one step. An object store copies each object, and shows a copy once it is whole.
+    A move is a rename. HDFS renames a file in one step. An object store copies the object, and readers see only a whole
+    copy.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -129,17 +129,17 @@ class HadoopFiles:
                 stream = self._fs.createFile(new).recursive().must(_CONDITIONAL, True).build()
             _write(stream, text)
         except Py4JJavaError:
-            # Each store has its own error for a name in use, and the answer to a successful request may be lost. In
-            # both cases the object exists now.
+            # Each store has its own error for a name in use. And a request may have succeeded although its answer was
+            # lost. In both cases, the object exists now.
             if not self.exists(path):
                 raise
 
     def _rename_to_new(self, source: str, target: str) -> None:
         """Rename a file unless the target exists.
 
-        HDFS checks and renames in one step. So does an Azure account with a hierarchical namespace, because Azure's
-        connector sends `If-None-Match: *` with the rename. (The connector's conditional creation of a file is no
-        alternative, because it creates an empty file first.) Some other object stores check and copy in two steps.
+        HDFS, and Azure with a hierarchical namespace, check and rename in one step. Some other object stores check
+        first and copy afterwards. (Azure's conditional creation of a file is no alternative, because it creates an
+        empty file first.)
         """
         from py4j.protocol import Py4JJavaError
 
@@ -157,7 +157,7 @@ class HadoopFiles:
             with _errors_of_python():
                 context.rename(self._path(source), self._path(target), options)
         except (Py4JJavaError, FileNotFoundError):
-            # HDFS and Azure's connector have different errors for a target that another try has created.
+            # Another try may have created the target, for which HDFS and Azure raise different errors.
             if not self.exists(target):
                 raise
 

@@ -1,11 +1,11 @@
 """`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit cherry-picks it.
 
-The snapshot has the output's name as Iceberg's `wap.id`. If a snapshot with this `wap.id` was picked already, Iceberg
-refuses the pick. Iceberg checks this in the commit itself, so two tries that are alive at once cannot both succeed.
+The snapshot has the output's name as Iceberg's `wap.id`. Iceberg picks only one snapshot with a `wap.id`. Iceberg
+checks this in the commit itself, so two tries that run at the same time cannot both succeed.
 
-Branches need Iceberg's SQL extensions. Without the extensions, the rows are appended directly, once two checks have
-passed: no snapshot of the table has the output's name, and the service answers that this attempt is the current one.
-In this case, only the service's answer prevents two live tries from both appending.
+Branches need Iceberg's SQL extensions. Without them, a try appends the rows directly, after two checks. The table must
+have no snapshot with the output's name, and the service must say that this attempt is the run's current one. Only the
+second check then keeps two live tries from both appending.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class IcebergTable:
         return str(rows[0][0]) if rows else None
 
     def create_branch(self, branch: str) -> bool:
-        """Make a branch at the table's present state. Return False if the session lacks Iceberg's SQL extensions."""
+        """Create a branch at the table's present state. Return False if the session lacks Iceberg's SQL extensions."""
         try:
             self._spark.sql(f"ALTER TABLE {self.name} CREATE BRANCH `{branch}`")
         except Exception as error:
@@ -100,7 +100,10 @@ class IcebergTable:
         return True
 
     def _in_procedures(self) -> tuple[str, str]:
-        """Return the catalog, and the table's name with the catalog. A shorter name makes Iceberg log 90 lines."""
+        """Return the catalog, and the table's name for Iceberg's procedures.
+
+        A name with a namespace gets its catalog, because Iceberg would otherwise log 90 lines.
+        """
         first, _, rest = self.name.partition(".")
         if rest and self._spark.conf.get(f"spark.sql.catalog.{first.strip('`')}", None) is not None:
             return first, self.name

@@ -2,8 +2,8 @@
 
 In the same transaction, the commit stores the output's token, which identifies the output in all tries of its task.
 
-Spark executes each statement, such as the commit, on a JDBC connection of its own. The option `sessionInitStatement`
-contains the statement. So a statement uses the driver that writes the rows, and works in classic sessions and over
+Each statement, such as the commit, is executed through Spark's JDBC source, which gets it in the option
+`sessionInitStatement`. So a statement needs no other driver than the rows, and works in classic sessions and over
 Connect.
 """
 
@@ -127,8 +127,8 @@ def _write(
         *preparations, last = output.commit(columns, keys)
         for statement in preparations:
             connection.execute(statement)
-        # Directly before the commit, ask the service whether this attempt is the current one. If two attempts pass this
-        # check, the token's primary key still lets only one of them commit.
+        # Directly before the commit, ask the service whether this attempt is the current one. Even if two attempts pass
+        # this check, only one can store the token.
         writing.require_current()
         try:
             with _explained(output.table, keys):

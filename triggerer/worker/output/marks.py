@@ -32,7 +32,7 @@ def are_of_one_try(mark: str, other: str) -> bool:
 
 
 def is_stale(mark: str) -> bool:
-    """Return whether the call began so long ago that any task may delete its draft, and no task may commit it."""
+    """Return whether the call began more than a week ago. Then its draft may be deleted, and not committed."""
     # All times have eight hexadecimal digits, so their texts sort like the times.
     return mark[:_TIME_DIGITS] < _time_digits(time.time() - STALE_AFTER_S)
 

@@ -69,8 +69,8 @@ class Statements:
         """Return the statements of the commit. The last one is a transaction: it stores the token and moves the rows.
 
         With a `key`, a row replaces the row with the same key. If the token is stored already, the last statement fails
-        and moves nothing. If two tries commit at the same moment, the second waits until the transaction of the first
-        has ended.
+        and moves nothing. If another try is committing the same output, the statement waits for the end of that
+        transaction.
         """
         dialect = self.dialect
         move = Move(
@@ -97,7 +97,7 @@ class Statements:
 
         Args:
             drafts: The result of the query `drafts`.
-            is_written: True: the output is written, so its other drafts can no longer be committed. Drop them, too.
+            is_written: True: the output is written. Then also drop its other drafts, which can no longer be committed.
         """
         statements = []
         # Drop a trigger before its table.
@@ -134,7 +134,7 @@ class Statements:
 
     @property
     def _target(self) -> str:
-        """The table's name as the database stores it. Different spellings by users give the same name."""
+        """The table's name as the database stores it, without the schema."""
         return self._folded(self._parts[1])
 
     @property

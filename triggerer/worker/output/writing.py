@@ -19,7 +19,7 @@ class Writing:
     """One call of a writer.
 
     Args:
-        name: The output's token. From the second call for a target on, the call's number is appended.
+        name: The output's token. If the call is not the first for its target in the try, the call's number is appended.
         mark: The text that identifies this call among all calls of all tries, see `marks`.
         may_commit: Asks the service whether this attempt is still the run's current one.
     """

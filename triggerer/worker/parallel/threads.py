@@ -16,8 +16,8 @@ from triggerer.worker.failures import TaskTimeout
 logger = logging.getLogger("triggerer.run")
 
 _TURNS: Final = 1_000
-"""A thread runs an empty loop this many times, to receive the exceptions of `raise_in`. Python looks for such
-exceptions in each turn of the loop, so the number is ample."""
+"""How many turns of an empty loop a thread runs to receive the exceptions of `raise_in`. Python raises them in one of
+the first turns."""
 own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
 """The id of the task that this thread executes, if the run executes tasks side by side; None in every other thread."""
 
@@ -25,8 +25,8 @@ own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", defau
 def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
     """Raise an exception in another thread once that thread executes Python code.
 
-    The exception cannot be withdrawn. Python has a call that withdraws it, but this call must not be used: after it,
-    Python 3.11 hangs in the next function that a debugger or a coverage tool traces, in any thread.
+    The exception cannot be withdrawn. Do not use Python's call for that purpose: after it, Python 3.11 hangs in the
+    next function that a debugger or a coverage tool traces.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind)

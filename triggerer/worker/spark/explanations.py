@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 _SPARKS: Final = ("pyspark.", "py4j.", "grpc.", "triggerer.errors")
 _PICKLING: Final = "Could not serialize object: "
-"""If pickling fails, PySpark raises an exception of pickle's own class with this text."""
+"""PySpark's text if pickling fails. The exception's class is a class of `pickle`, not of PySpark."""
 _STACKTRACE: Final = re.compile(
     r"\n\s*JVM stacktrace:\n.*?(?=\n\n(?:During handling|The above exception)|\Z)", re.DOTALL
 )
@@ -307,7 +307,7 @@ def explain_spark(error: BaseException) -> str | None:
 
 
 def _essence(error: BaseException) -> str | None:
-    """Return the line of Spark's text that has the reason. None: the text already begins with this line."""
+    """Return the line of Spark's text that has the reason. None: the text begins with the reason, or has none."""
     text = _STACKTRACE.sub("", str(error))
     if not (type(error).__name__ == "Py4JJavaError" or text.startswith(_ABORTED)):
         return None

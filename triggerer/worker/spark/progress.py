@@ -40,8 +40,8 @@ class ProgressWatch:
         self._by_task: dict[str, Stages] = {}
         """The stages of each running task, in its last try."""
         self._current: str | None = None
-        """The task that runs alone. None: tasks run side by side. Then the scheduler pool of a stage has the name of
-        the stage's task.
+        """The task that runs alone. None: tasks run side by side, and a stage's scheduler pool has the name of its
+        task.
         """
         self._lock = threading.RLock()
         self.session: SparkSession | None = None
@@ -112,7 +112,7 @@ class ProgressWatch:
             return
 
     def _read_stages(self) -> None:
-        """Read the active stages and, one last time, each stage that has ended since the previous look."""
+        """Read the active stages and, one last time, each stage that has ended since the previous call."""
         session = self.session
         assert session is not None
         context: Any = session.sparkContext
@@ -164,7 +164,7 @@ class ProgressWatch:
             self._put(key, stage, own_task.get() or self._current)
 
     def _put(self, key: object, stage: StageProgress, task_id: str | None) -> None:
-        """Store what is known of a stage. A stage belongs to the task that ran when the watch first saw the stage."""
+        """Store the state of a stage. A stage belongs to the task `task_id` of the call that first stored the stage."""
         with self._lock:
             is_new = self._all.get(key) is None
             self._all.put(key, stage)

@@ -30,8 +30,8 @@ _SHARING: Final = {
     # Dynamic allocation needs this setting, or a shuffle service, which few clusters have.
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # By default Spark never returns executors with shuffle files or cached data. The data of a returned executor must
-    # be computed again, so these times are longer than a usual pause between two jobs of a run.
+    # By default Spark never returns executors with shuffle files or cached data. If the data is needed after the
+    # return, Spark computes it again. So these times are longer than a usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }
@@ -43,8 +43,8 @@ _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.ex
 _DRIVER_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _EXIT_NAME: Final = "ExitOnOutOfMemoryError"
 _EXIT: Final = f"-XX:+{_EXIT_NAME}"
-"""With this option a JVM exits if it runs out of memory. Otherwise only one thread ends, and Spark may wait for this
-thread for ever."""
+"""With this option a JVM exits if it runs out of memory. Otherwise only one thread might end, and Spark might wait for
+this thread for ever."""
 
 
 def mode_of(settings: SparkSettings) -> str:
@@ -149,8 +149,8 @@ def classic_conf(
 
     Args:
         warehouse: The directory for tables without a path.
-        java_options: Options for the driver's JVM. The user's `extraJavaOptions` come after them on the command line,
-            and replace them.
+        java_options: Options for the driver's JVM. The user's `extraJavaOptions` follow on the command line, and
+            override them.
         elsewhere: The keys of the operator's `spark-defaults.conf`. Our defaults do not replace these settings.
         python_daemon: The module that starts Python workers; None: PySpark's own.
     """
@@ -184,8 +184,8 @@ def classic_conf(
     if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
         if master.startswith("spark://"):
-            # On YARN and Kubernetes, an executor has one core by default. On a standalone cluster, it has all cores of
-            # its Spark worker by default, so each Spark worker could serve only one session.
+            # By default, an executor on a standalone cluster takes all cores of its Spark worker. Then each Spark
+            # worker could serve only one session. On YARN and Kubernetes, the default is one core.
             defaults["spark.executor.cores"] = "1"
     defaults.setdefault(_DRIVER_OPTIONS, _EXIT)
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}

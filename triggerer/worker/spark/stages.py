@@ -9,7 +9,7 @@ from triggerer.domain.attempts import SparkProgress, StageProgress, TaskProgress
 
 MOST_STAGES: Final = 20
 """The most stages of a task that are reported one by one. Older stages are only added up, so that the run's row in the
-database stays small, and the stages fit on a screen.
+database stays small.
 """
 
 

@@ -1,4 +1,4 @@
-"""Executes the task of a `SparkApplication`: submits the application, waits for its end, and stops it with the task."""
+"""Executes a `SparkApplication` task: submits the application, waits for its end, and stops it with the task."""
 
 from __future__ import annotations
 

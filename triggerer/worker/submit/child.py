@@ -18,13 +18,13 @@ from triggerer.worker.spark.jvm.driver_deaths import reason_in
 _GRACE_S: Final = 5.0
 """The time that a stopped driver has to tell its cluster that it ends. Then the driver is killed."""
 _LAST_LINES: Final = 1000
-"""The most lines of output that are remembered: enough for a traceback of Spark Connect's client, which ends with
-hundreds of lines of the server's stack.
+"""The most lines of output that are remembered. A traceback of Spark Connect's client contains hundreds of lines of the
+server's stack, and its first lines are needed.
 """
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: str) -> None:
-    """Run the command to its end. The child ends with this call, whichever way the call ends.
+    """Run the command to its end. If the call is interrupted, the child is ended, too.
 
     Args:
         what: The application's name for messages.
@@ -83,7 +83,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(lines: list[str]) -> str:
-    """Return the exception's line in the last Python traceback, or else the lines of Spark's output with a reason."""
+    """Return the exception of the last Python traceback. Without a traceback, return Spark's lines with a reason."""
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     if starts:
         after = [line for line in lines[starts[-1] + 1 :] if line and not line.startswith(" ")]

@@ -61,8 +61,8 @@ def follow(
 ) -> None:
     """Return once the application has succeeded. If the task is stopped, the application is stopped too.
 
-    If a former attempt's application for this task still runs or has succeeded, the call waits for that application and
-    submits no new one.
+    If an earlier attempt's application for this task still runs or has succeeded, the call waits for it instead of
+    submitting another one.
 
     Args:
         former: The launches of former attempts that may still be at work.
@@ -126,16 +126,16 @@ def follow(
 def _find_former(
     launcher: Launcher, task_id: str, former: Sequence[FormerLaunch]
 ) -> Running | Ended | None:
-    """Return a former attempt's application for this task, if there is one that runs or has succeeded.
+    """Return an earlier attempt's application for this task, if there is one that runs or has succeeded.
 
-    While the cluster does not tell the state of an application, the function waits, without limit.
+    If the state of an application is unknown, wait without limit, because no second application may begin.
     """
     for one in former:
         if one.task_id != task_id or one.launcher != launcher.name or not launcher.can_reattach:
             continue
         sighting = launcher.find(one.tag, one.external_id)
         while isinstance(sighting, Unknown):
-            # The former application may still be at work, so no second one may begin.
+            # The application may still be at work, so no second one may begin.
             logger.warning("the application of attempt %d: %s", one.attempt, sighting.reason)
             time.sleep(_UNKNOWN_EVERY_S)
             sighting = launcher.find(one.tag, one.external_id)

@@ -27,8 +27,8 @@ DEPLOY_MODE: Final = "spark.submit.deployMode"
 PACKAGES: Final = "spark.jars.packages"
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _NOT_FOR_APPLICATIONS: Final = ("spark.api.mode", "spark.app.name", "spark.master")
-"""An application does not get our values of these settings: `spark-submit` has arguments for them, or they are only for
-our own sessions."""
+"""Settings of our own sessions that an application does not get. `spark-submit` has arguments for the name and the
+master."""
 _OF_THIS_MACHINE: Final = ("spark.driver.host", "spark.driver.bindAddress")
 """Settings of `[spark] conf` that are wrong for a driver on another machine."""
 _SETTINGS_PREFIX: Final = "TRIGGERER__"
@@ -90,7 +90,7 @@ def application_conf(
     own: Mapping[str, str],
     packages: Sequence[str],
 ) -> dict[str, str]:
-    """Return the configuration. `own` overrides `[spark] conf`, and both override our defaults for the master.
+    """Return the application's configuration. `own` overrides `[spark] conf`, which overrides our defaults.
 
     Args:
         own: The settings of the DAG and of the task.

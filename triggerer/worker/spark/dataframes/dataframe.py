@@ -18,8 +18,8 @@ The columns are always `EVENT_COLUMNS`. `extra` is a struct whose fields come fr
 | objects without a key, or of more than 1,000 keys    | `map<string, ...>`                          |
 | deeper than 32 levels                                | `string`, as JSON                           |
 
-A field that becomes text does not change the fields around it. The type of `extra` depends on the events of a run. Pass
-`extra_schema` for a fixed type: Spark then parses each event by this schema, and values that do not fit become null.
+The type of `extra` depends on the events of a run. Pass `extra_schema` for a fixed type: Spark then parses each event
+by this schema, and values that do not fit become null.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def to_dataframe(
     """
     rows = list(events)
     if extra_schema is None:
-        # Without events, `extra` is a map, because files cannot store a struct without fields. In a map, `extra.value`
-        # is null instead of an error.
+        # Without events, `extra` is a map, where `extra.value` is null. In a struct without fields, it would be an
+        # error.
         return _create(spark, to_arrow(rows), empty="map<string, string>")
 
     from pyspark.sql.functions import from_json

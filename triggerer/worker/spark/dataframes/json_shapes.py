@@ -1,7 +1,7 @@
 """Finds the types of columns for JSON values. `dataframe.py` describes the types.
 
-A *shape* describes the kinds of many values. The shape of all events is the merge of the shapes of their pieces. So
-events that are read in pieces get the same types as events that are read at once.
+A *shape* describes the kinds of many values. Shapes can be merged. So events that are read in pieces get the same types
+as events that are read at once.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class Shape:
 def shape_of(values: list[Any], depth: int = 0) -> Shape:
     """Return the shape of values at this depth.
 
-    The function handles whole lists, because `set(map(type, ...))` runs in C. So 30,000 events with a dozen fields each
-    take a fraction of a second.
+    The function handles whole lists, because `set(map(type, ...))` runs in C, and is fast.
     """
     kinds = set(map(type, values)) - {NoneType}
     found = Shape({list if kind is tuple else kind for kind in kinds})
@@ -156,14 +155,14 @@ class Column:
 
     @property
     def is_plain(self) -> bool:
-        """True if the values can be read unchanged: there are no maps, no mixed values and no renamed fields."""
+        """True if the values can be stored unchanged: there are no maps, mixed values or renamed fields."""
         if self.kind in (Kind.MAP, Kind.MIXED) or any(key != name for key, name in self.names):
             return False
         return all(item.is_plain for item in self.items)
 
 
 def column_of(shape: Shape) -> Column:
-    """Return the column for the values of a shape. Objects without a key become a map, not a struct."""
+    """Return the column for objects of this shape: a struct, or a map if they have no key, or too many."""
     return _Columns().objects(shape, 0)
 
 

@@ -1,9 +1,8 @@
 """The archive of Spark's parsed and verified classes. A JVM that reads the archive starts in half the time.
 
-Java calls this application class-data sharing (AppCDS). A training run (`training.py`) makes an archive, and every
-later JVM with the same Java and the same Spark jars reads the archive. Java ignores an archive that does not fit, but a
-truncated archive has crashed Java 17. So a separate file has the archive's size, and an archive whose size differs is
-not used.
+Java calls this application class-data sharing (AppCDS). A training run (`training.py`) makes an archive for one Java
+and one set of Spark jars. Java ignores an archive that does not fit, but a truncated archive has crashed Java 17. So
+the archive's size is stored in a separate file, and an archive of another size is not used.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class ClassArchive:
     """The archive for one Java and one Spark, even if it does not exist yet."""
 
     directory: Path
-    """The folder of all archives. The path is absolute, because Java writes the path of a base archive (see
-    `needs_base`) into our archive.
+    """The folder of all archives. The path is absolute, because Java stores the path of the base archive in our
+    archive.
     """
     key: str
     needs_base: bool
-    """True if this Java came without a base archive, which has Java's own classes. Then we make the base archive, too,
-    and our archive extends it.
+    """True if this Java came without a base archive, which contains Java's own classes. Then the training also makes a
+    base archive, which our archive extends.
     """
 
     @property

@@ -1,7 +1,7 @@
 """Says how Spark's driver ended, for the run's error, from the JVM's exit code and the last lines of its output.
 
-The fork server notices the end (`worker/fork_server/driver_keeper.py`), and the run's process asks it for the reason
-(`worker/spark_holder.py`).
+The fork server notices the end (`worker/fork_server/driver_keeper.py`). The run's process asks the fork server for the
+reason (`worker/spark_holder.py`).
 """
 
 from __future__ import annotations

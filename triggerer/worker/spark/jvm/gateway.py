@@ -43,7 +43,8 @@ class JvmStreams:
     """The streams of a JVM that another process owns."""
 
     lifeline: int
-    """The JVM's standard input: a pipe into which only the owner can write. When the owner closes it, the JVM ends."""
+    """The JVM's standard input: a pipe whose writing end only the owner has. When the owner closes this end, the JVM
+    ends."""
     output: JvmOutput
     on_start: Callable[[int], None]
     """Called with the JVM's process id as soon as the JVM starts."""
@@ -59,9 +60,9 @@ def launch(
     """Start a JVM with the settings that `on_command_line` selects. `environment` replaces variables of this process.
 
     Args:
-        streams: The streams of a JVM that another process owns. None: the JVM ends with this process, because the JVM
-            reads from a pipe into which only this process can write. (A process forked from this one without `exec`
-            would inherit that end of the pipe.)
+        streams: The streams of a JVM that another process owns. None: the JVM ends with this process, which has the
+            only writing end of the JVM's standard input. (If this process forks a process without `exec`, the JVM lives
+            as long as both.)
     Raises:
         SubmitFailed: The JVM did not start. The message has its output.
     """
@@ -128,7 +129,7 @@ def _read_gateway(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, 
 
 def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGateway:
     gateway = connect(port, secret)
-    # PySpark's own launcher stores the process in the same attribute, so `process_of` finds each JVM's process there.
+    # PySpark's own launcher uses this attribute, too. So `process_of` works for each gateway.
     gateway.proc = process
     return gateway
 

@@ -135,7 +135,7 @@ def inspect_java(candidate: Candidate) -> Java | str:
     try:
         said = _read_release(home / "release")
     except OSError:
-        # This is not the layout of a JDK. The command may belong to a version manager, so ask the command for its Java.
+        # This is not the folder of a JDK. The command may belong to a version manager, so execute it to find its Java.
         try:
             said = _ask(candidate.command)
         except (OSError, subprocess.SubprocessError) as error:
@@ -170,7 +170,7 @@ def java_home_for_spark(java: Java, directory: Path) -> Path:
     """Return a JAVA_HOME whose `bin/java` accepts the arguments of Spark's launcher.
 
     Usually this is the home of `java` itself. If this Java lacks the vector module, or would refuse our archive of
-    classes, the result is a folder below `directory`. A script in this folder corrects the arguments.
+    classes, it is a folder below `directory`, with a script that corrects the arguments and calls `java`.
 
     Raises:
         SubmitFailed: The script cannot be written.

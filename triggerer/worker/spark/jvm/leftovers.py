@@ -1,7 +1,7 @@
-"""Clears the traces of a run from a JVM, so that the next run finds the JVM in its state from before the first run.
+"""Clears the traces of a run from a JVM, so that the next run does not see them.
 
-The Spark sessions of a JVM share its context, its cache and its Java objects. This module uses internals of PySpark,
-and for listeners, streaming queries and files also internals of Spark. A test covers each kind of trace.
+All Spark sessions of a JVM share its context, its cache and its Java objects. This module uses internals of PySpark and
+Spark. A test covers each kind of trace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ADDED: Final = {
     "addedArchives": "removeFile",
     "addedJars": "removeJar",
 }
-"""The kinds of files that a run can give to Spark's executors, each with the method of Spark's file server that removes
+"""The kinds of files that a run can add for Spark's executors, each with the method of Spark's file server that removes
 a file."""
 _DEFAULT: Final = "default"
 _ENDING_S: Final = 2.0
@@ -52,7 +52,7 @@ class _Classes:
 
 
 def remember(context: Any, session: Any) -> dict[str, Any]:
-    """Return Java objects with the present state of a JVM, for `clear`.
+    """Store a JVM's present state in Java objects, and return these objects for `clear`.
 
     Args:
         context: PySpark's context. No run has used it yet.
@@ -70,14 +70,14 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     for name in _ADDED:
         added = _added(java, scala, name)
         baseline[name] = java["java.util.HashSet"](*([] if added is None else [added]))
-    # Make a Java set of the names of all Java objects that Python refers to now: the objects above, and the set itself.
+    # Store the names of all Java objects that Python refers to now, including the set of these names.
     bindings = java["java.util.HashSet"](_bindings(gateway).keySet())
     bindings.add(bindings._target_id)  # noqa: SLF001
     return baseline | {"bindings": bindings}
 
 
 def recall(names: Mapping[str, str], client: Any) -> dict[str, Any]:
-    """Return, in another process, the objects that `remember` returned. `names` has Py4J's names of these objects."""
+    """Return the Java objects that `remember` returned in another process. `names` has Py4J's names of them."""
     from py4j.java_collections import JavaMap, JavaSet
     from py4j.java_gateway import JavaObject
 
@@ -90,7 +90,7 @@ def clear(
 ) -> None:
     """Undo a run's changes to the JVM outside the run's session, and end the run's jobs and queries.
 
-    The calling process must not have Java objects of its own yet, because this function would remove them.
+    Call this function before this process has Java objects of its own, because the function would remove them.
 
     Args:
         pid: The JVM's process id.

@@ -1,8 +1,8 @@
 """Makes the archive of Spark's classes, in a process of its own with the lowest priority.
 
-A training run is a session during which Java records the loaded classes. Later sessions read these classes from the
-archive. A training run takes half a minute of one core, once for each version of Java and Spark. If it fails, JVMs
-start more slowly, and the worker tries again after it has opened another driver.
+A training run is a session during which Java records the loaded classes. It takes half a minute of one core, once for
+each version of Java and Spark. If it fails, JVMs only start more slowly, and the worker tries again after it has opened
+another driver.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def start_training(home: Path) -> subprocess.Popen[bytes]:
 
 
 def _give_up(*_: object) -> None:
-    # Kill the process group, so that a JVM that is still starting ends too. Do not only close the JVM's standard input:
-    # the JVM would first write the archive.
+    # Kill the process group, with the JVM. If only the JVM's standard input were closed, the JVM would first write the
+    # archive.
     os.killpg(0, signal.SIGKILL)
 
 

@@ -20,7 +20,7 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 def await_cluster(settings: SparkSettings, tell: Callable[[str | None], None]) -> None:
-    """Wait until the master or the server accepts connections. A master without an address needs no wait.
+    """Wait until the master or the server accepts connections. For a master without an address, do not wait.
 
     Args:
         tell: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.

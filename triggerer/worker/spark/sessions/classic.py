@@ -82,13 +82,13 @@ class Installation:
     """The `JAVA_HOME` for Spark's launcher: the home of `java`, or a folder with a script that calls `java`."""
     archive: ClassArchive
     directory: Path
-    """Spark's folder in the service's home, with archives, the configuration of logging, and tables."""
+    """Spark's folder in the service's home: it contains archives, the configuration of logging, and tables."""
 
 
 def find_installation(home: Path) -> Installation:
     """Return the installation from which this process would start Spark. Spark is not started.
 
-    If Java needs a script that corrects its arguments, the script is written below `home`.
+    If Java needs a script that corrects its arguments (`java_home_for_spark`), the script is written below `home`.
 
     Raises:
         SubmitFailed: PySpark is missing, no suitable Java is installed, or the script cannot be written.
@@ -261,8 +261,7 @@ def _launch(
         if explain_spark(failed) is not None:
             # The error has a known cause other than the archive.
             raise
-    # Launch outside the handler. Inside, the traceback of a second error would also show the first error, which has the
-    # same cause.
+    # Launch outside the handler. Otherwise, the traceback of a second error would also contain the first one.
     launched = launch()
     _log.warning("archive of Spark's classes dropped: no JVM started with it", path=archive.path)
     archive.discard()
@@ -270,7 +269,7 @@ def _launch(
 
 
 def _java_options(installation: Installation) -> list[str]:
-    """Return options that favour a fast start over the speed of long jobs. Users set other options for long jobs."""
+    """Return options that make Java start fast, although long jobs are slower. Users set other options for them."""
     quick = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
     return [*quick, *logging_options(installation)]
 
@@ -299,7 +298,7 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
         "SPARK_CONNECT_MODE_ENABLED": None,
     }
     if "SPARK_LAUNCHER_OPTS" not in os.environ:
-        # The launcher is a JVM that only prints a command, so it should start fast, and need not optimize its code.
+        # The launcher is a JVM that only prints a command. These options make it start fast.
         variables["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
@@ -307,13 +306,13 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
         paths = (str(ON_PYTHON_PATH), os.environ.get("PYTHONPATH"))
         variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
-    # Only `spark-submit` applies the setting `spark.pyspark.python`; PySpark ignores it. So apply the setting here. As
-    # in `spark-submit`, it wins over the variable `PYSPARK_PYTHON`.
+    # PySpark ignores the setting `spark.pyspark.python`, so apply it here. As in `spark-submit`, the setting overrides
+    # the variable `PYSPARK_PYTHON`.
     if named := settings.conf.get("spark.pyspark.python"):
         variables["PYSPARK_PYTHON"] = named
     elif "PYSPARK_PYTHON" not in os.environ:
-        # With a local master, let Spark execute Python functions in this Python, and not in the first Python on PATH.
-        # With a cluster, set no path, because its machines may have Python under another path.
+        # With a local master, execute Python functions in this Python, and not in the first one on PATH. With a
+        # cluster, set no path, because its machines may have Python elsewhere.
         variables["PYSPARK_PYTHON"] = sys.executable if is_local(master_of(settings)) else None
     return variables
 

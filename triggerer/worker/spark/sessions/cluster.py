@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _HINT: Final = "the cluster's web UI shows who holds its cores, and how large its workers are"
 _ANSWER_TIMEOUT: Final = "10s"
 _RELEASE_S: Final = 2.0
-"""The time limit for each of two waits: until a session has withdrawn its requests for executors, and until the cluster
-has ended the session's executors."""
+"""How long to wait until a session has withdrawn its requests for executors, and then until its executors are gone."""
 _POLL_S: Final = 0.02
 
 
@@ -103,9 +102,10 @@ def has_lost_master(session: SparkSession) -> bool:
 
 
 def quieten(session: SparkSession) -> None:
-    """Silence two loggers of Spark, which write ten times a second while a master is unavailable.
+    """Silence three loggers of Spark.
 
-    Silence a third logger too. It would warn of the scheduler pool of each task, because no file describes the pools.
+    Two of them write ten times a second while a master is unavailable. The third warns of each task's scheduler pool,
+    because no file configures the pools.
     """
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
     # If Spark uses another logging library, there is nothing to configure.
@@ -134,8 +134,8 @@ def release_executors(session: SparkSession) -> None:
     if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
         return
     backend = _scala(session.sparkContext).schedulerBackend()
-    # Wait until Spark has withdrawn its requests for executors. If it still had requests, the cluster would replace the
-    # executors that are killed below. Spark checks ten times a second whether it still has work.
+    # Wait until Spark has withdrawn its requests for executors. Otherwise the cluster would replace the executors that
+    # are killed below. Spark checks ten times a second how many executors it needs.
     if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
         return
     # SparkContext.killExecutors refuses during dynamic allocation, so call the scheduler's backend.

@@ -42,8 +42,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     """Open a separate session on the server. The server decides the application's name.
 
     Args:
-        tag: The session's id is computed from this tag, and the session's operations have the tag. So another process
-            can find and end the operations.
+        tag: The session's id is computed from this tag, and the session's operations get the tag. So another process
+            can end the operations.
     Raises:
         SubmitFailed: The client is not installed, or the server does not answer or refuses the session.
     """
@@ -64,8 +64,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
         address = remote if tag is None else with_session(remote, session_id_of(tag))
         session: SparkSession = SparkSession.builder.remote(address).create()
         with _without_retries(session):
-            # The question for the version is the first that reaches the server. So it shows whether the server refuses
-            # the session.
+            # The query for the version is the first request to the server, so it shows whether the server accepts the
+            # session.
             session.version  # noqa: B018
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)
@@ -76,8 +76,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     for key, value in settings.conf.items():
         _configure(session, key, value)
     _endpoints[session] = endpoint
-    # At exit, the client's own hook sends a request, and would repeat it for long if the server is gone. Our hook turns
-    # the client's retries off. Our hook is registered later, so Python calls it first.
+    # At exit, the client's own hook sends a request. If the server is gone, the client would retry for a long time. So
+    # our hook turns the retries off. Python calls our hook first, because it is registered later.
     atexit.register(_never_retry, session)
     return session
 

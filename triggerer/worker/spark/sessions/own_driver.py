@@ -1,7 +1,7 @@
-"""Opens a driver for one run, in the mode `submit` or because only a new JVM can have the DAG's settings or packages.
+"""Opens a driver for one run: in the mode `submit`, or if the DAG has settings or packages that need a new JVM.
 
-Such a run is a separate application on the master, in client mode. PySpark starts the application's JVM by
-`spark-submit`. The application ends with the run. The warm drivers of other runs stay as they are.
+Such a run is a separate application on the master, in client mode. The application ends with the run. The worker's warm
+driver stays for later runs.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class OwnDriver:
         session = self.session
         if session is None:
             return True
-        # The connection of this thread may wait for the answer of an interrupted call. So use another thread, which has
-        # its own connection.
+        # This thread's connection may still wait for the answer to an interrupted call. So use another thread, which
+        # has its own connection.
         stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
         stopping.start()
         stopping.join(_INTERRUPT_S)

@@ -1,7 +1,7 @@
 """Checks whether the address of a master or of a Spark Connect server accepts connections.
 
-This check is made before a session is opened, because opening would wait too long for an absent server. Spark gives up
-on a master after a minute, and the Connect client gives up on a server only after ten minutes.
+Check this before a session is opened. Otherwise Spark would wait a minute for an absent master, and the Connect client
+ten minutes for an absent server.
 """
 
 from __future__ import annotations

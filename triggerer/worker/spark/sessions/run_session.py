@@ -41,7 +41,8 @@ class RunSession:
         holder: Opens the session if the run needs no driver of its own.
         modules: Modules of the DAGs folder, whose functions are sent to Spark with their code.
         home: The service's own directory.
-        on_wait: Receives a `Wait` when the run begins to wait for Spark, and one without a reason when the wait ends.
+        on_wait: Receives a `Wait` when the run begins to wait for Spark. When the wait ends, receives a `Wait` without
+            a reason.
         on_progress: Receives the progress of the run's work on Spark.
     """
 
@@ -114,7 +115,7 @@ class RunSession:
     def await_end(self) -> None:
         """Cancel the work of a failed try, and return once Spark executes none of it.
 
-        A driver whose work does not end is killed.
+        If the work does not end, the driver is killed, unless others use it.
 
         Raises:
             RunFailed: The work may continue. The driver was not killed, because other tasks or other clients use it.
@@ -140,7 +141,7 @@ class RunSession:
             self._holder.kill_driver("the work of a failed try on it did not end")
 
     def _await_end_of_stopped_run(self) -> None:
-        """Return once Spark executes no work of the run. The executor kills this process if that takes too long."""
+        """Return once Spark executes no work of the run. If that takes too long, the executor kills this process."""
         session = self._progress.session
         if session is None or self._has_driver_ended():
             return

@@ -46,7 +46,7 @@ def is_alive(session: SparkSession) -> bool:
 
 
 def how_it_ended(session: SparkSession) -> str | None:
-    """Return a sentence for the user that says how a session ended. None: the cause is unknown."""
+    """Return how a session ended, as a clause for the user. None: the cause is unknown."""
     if connect.is_connect(session):
         return "the Spark Connect server no longer knows this session"
     return classic.how_classic_ended(session)

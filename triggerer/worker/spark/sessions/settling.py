@@ -1,7 +1,7 @@
 """Waits until Spark no longer executes any work of a failed try, so that the next try is alone.
 
-Spark ends a cancelled job at once, but the job's tasks live on for some seconds: Spark's executor waits before it kills
-the Python worker of an interrupted task. Until then, the worker continues to execute the user's function.
+Spark ends a cancelled job at once. But Spark's executor waits for some seconds before it kills the Python worker of an
+interrupted task. Until then, the worker continues to execute the user's function.
 """
 
 from __future__ import annotations

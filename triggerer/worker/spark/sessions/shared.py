@@ -1,7 +1,7 @@
 """A driver's JVM that several processes use in turn: one process opens it, and then each run's process attaches.
 
-Java objects outlive the Python process that made them, under names that Py4J gives. So the opening process passes the
-names of the objects that later processes need, and ends without closing its connection properly.
+Java objects can outlive the Python process that created them, and Py4J has a name for each. So the opening process
+passes the names of the objects that later processes need. It must end by `os._exit`, see `share`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def attach(driver: SharedDriver) -> SparkSession:
     try:
         with jvm.laid_over_environment(driver.environment), restoring_interrupt_handler():
             gateway: Any = jvm.connect(driver.port, driver.secret)
-            # Give PySpark the gateway before the first call to the JVM, because the call may fail. If this process has
-            # had another session, PySpark's handler of Java's errors is installed already, and it needs the gateway.
+            # Set PySpark's gateway before the first call to the JVM. If the call fails, PySpark's handler of Java
+            # errors, which an earlier session may have installed, needs the gateway.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             _name_in_full(gateway.jvm, client)
@@ -101,7 +101,7 @@ def attach(driver: SharedDriver) -> SparkSession:
             conf = SparkConf(loadDefaults=False).setAll(list(driver.conf.items()))
             context = SparkContext(gateway=gateway, jsc=baseline["context"], conf=conf)
             session = SparkSession(context, baseline["session"].newSession())
-            # Make the session's state now, because this takes a while. Otherwise the first query would wait for it.
+            # Create the session's state now, so that the first query need not wait for it.
             session._jsparkSession.sessionState()  # noqa: SLF001
             return session
     except SubmitFailed:

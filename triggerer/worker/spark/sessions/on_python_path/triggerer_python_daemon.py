@@ -1,8 +1,8 @@
 """PySpark's daemon for Python workers, in a process group that the kernel kills together with our worker's group.
 
-PySpark's own daemon makes a separate group. It stops its Python workers once it notices that the JVM is gone. On a busy
-machine it takes seconds to notice. But when our executor's lease ends, all processes of the executor must die at once,
-even if they get no processor time (`triggerer.executor.lease.lease_guard`).
+PySpark's own daemon also makes a separate group, but on a busy machine it takes seconds to notice that the JVM is gone.
+When our executor's lease ends, all its processes must die at once, even if they get no processor time
+(`triggerer.executor.lease.lease_guard`).
 
 `spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. triggerer need not be
 installed in the Python that runs this module.
@@ -24,8 +24,8 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # A lifeline is a pipe. When its writer has ended, the kernel kills the process group of its reader. So leave the
-    # JVM's group before this process reads from the lifelines. PySpark calls setpgid too, but later.
+    # When the writer of a lifeline ends, the kernel kills the group that the reader had when it armed the lifeline. So
+    # this process must leave the JVM's group first. PySpark calls setpgid too, but later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
