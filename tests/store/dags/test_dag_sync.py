@@ -429,8 +429,8 @@ async def test_a_uri_that_changes_takes_nothing_from_the_dags_that_wait(database
         session.add(AssetAliasMember(alias_id=alias_id, asset_id=row.id))
     (old,) = await emit(database, row.id)
     changed = await sync(database, defined("u2"))
-    # The asset's row was renamed, and the watcher still refers to it. So the running watcher continues, and its next
-    # event is queued.
+    # The asset's row has the new URI, and the watcher still refers to this row. So the watcher continues to run, and
+    # its next event is queued.
     assert not changed.stream_digests
     (now,) = await rows(database, Watcher)
     assert (now.id, now.asset_id) == (watched.id, row.id)
