@@ -113,7 +113,7 @@ def wait_until(
     """Poll the condition until it is true.
 
     Raises:
-        AssertionError: It did not become true in time. The message ends with the log of the instance `of`.
+        AssertionError: It did not become true in time. The message has the end of the log of `of`.
     """
     deadline = time.monotonic() + within_s
     while True:

@@ -80,7 +80,7 @@ def _time_of_run(service: Standalone) -> float:
 
 
 def _fill(service: Standalone) -> None:
-    """If at most one run is left, retry the failed runs and add runs up to five. So the kills seldom wait for this."""
+    """If at most one run is left, retry failed runs and add runs up to five. So most kills wait for no command."""
     if _waiting(service) > 1:
         return
     retry_failed(service)

@@ -1,6 +1,7 @@
 """Measures the time from a message to the user's code, with and without open pages and requests.
 
 Run with `python -m tests.benchmarks.beside_pages`.
+
 One service on SQLite (the default) receives messages at a steady rate. The time is divided into equal segments. In half
 of the segments, five pages are open and listen for changes, and clients request the lists of a page 50 times a second.
 A user's browser runs on another machine, so here the clients run with the lowest priority.

@@ -37,7 +37,7 @@ class Paced:
 def message(number: int) -> bytes:
     """Return about 120 bytes of JSON.
 
-    If each watcher accepts other messages, the field `w` is the number of the watcher that accepts this message.
+    If each message matches only one watcher, the field `w` is the number of that watcher.
     """
     content = {
         "n": number,

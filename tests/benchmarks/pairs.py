@@ -11,7 +11,7 @@ module. Both services use this interpreter with its libraries, the same broker, 
 - `ingestion` reads a backlog, and there is no DAG.
 
 A pair is a measurement of one checkout and, directly afterwards, of the other. The machine's speed changes within
-minutes, but hardly within a pair. So besides the medians of both checkouts, the table has the median ratio of a pair.
+minutes, but hardly within a pair. So the table has the medians of both checkouts, and the median of the pairs' ratios.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ async def _until_queued(database: Database, number: int) -> float:
 
 
 async def _end_runs(database: Database) -> None:
-    """End queued runs, as an executor would, so often that no DAG reaches its limit of active runs."""
+    """End queued runs, like an executor, before any DAG reaches its limit of active runs."""
     end = text("UPDATE dag_run SET state = 'success' WHERE id > :ended - 1000 AND state = 'queued'")
     while True:
         ended = await _runs(database)

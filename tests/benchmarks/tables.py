@@ -1,7 +1,7 @@
 """Puts measured figures into DOCUMENT: `python -m tests.benchmarks.tables FIGURES.jsonl [DOCUMENT]`.
 
 DOCUMENT is docs/notes/measurements.md by default. A table is between `<!-- figures: BENCHMARK -->` and `<!-- end -->`.
-It is replaced by the benchmark's newest figures, and stays if FIGURES.jsonl has none.
+The benchmark's newest figures replace the table. If FIGURES.jsonl has none, the table stays.
 """
 
 from __future__ import annotations

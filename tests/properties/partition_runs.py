@@ -90,7 +90,7 @@ class Play:
         ]
 
     async def clear(self) -> None:
-        """Delete the rows of the former play."""
+        """Delete the rows of the previous play."""
         tables = (DagPartition, DagPartitionEvent, DagPartitionPart, QueuedAssetEvent)
         of_dags = (DagScheduleAsset, DagScheduleAlias, AssetAliasMember)
         async with self.database.transaction() as session:

@@ -1,4 +1,4 @@
-"""Finds out why a before-migration would disturb services of the former release."""
+"""Finds out why a before-migration would disturb services of the previous release."""
 
 import re
 from collections.abc import Iterator

@@ -97,7 +97,7 @@ class Scene:
         wait_until(lambda: not self.instance.is_running, within_s=60, what=dead, of=self.instance)
 
     def until_asked(self, times: int = 3) -> None:
-        """Wait until the server has answered this many more requests. By then the watcher has seen all its content."""
+        """Wait until the server has answered this many more requests. By then the watcher has seen the old content."""
         before = len(self.server.statuses)
         what = "the watcher polls again"
         wait_until(

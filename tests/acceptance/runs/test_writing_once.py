@@ -217,7 +217,7 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
             }
             kill_at_random(service, chance, victims, kills=number_of_kills(12))
             _check(service)
-            # The driver is ready for the next run. No former driver is in the list.
+            # The driver is ready for the next run. No earlier driver is in the list.
             _wait_for_applications(cluster, len(having("java", family(service))))
         _wait_for_applications(cluster, 0)
         assert not still_alive(cluster.executors(), within_s=30)

@@ -1,4 +1,4 @@
-"""Compares our runtime with Airflow's, by turns in one process: `python -m tests.benchmarks.airflow.compare`.
+"""Compares our runtime with Airflow's, alternately in one process: `python -m tests.benchmarks.airflow.compare`.
 
 Run the command from the checkout's root, in an environment with Airflow (see docs/reference/airflow-triggers.md). Most
 figures are processor time, which other processes on the machine hardly change. Both runtimes keep one thread busy.

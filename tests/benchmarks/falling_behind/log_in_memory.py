@@ -180,6 +180,7 @@ class Store:
     """Takes events and positions from the runtime, and stores none of the events.
 
     An event is reported as durable one turn of the event loop after it was submitted.
+
     Args:
         on_stored: Gets the watcher and the payload of each event once it is durable.
     """

@@ -66,7 +66,7 @@ def events_of(records: Records, name: str) -> list[Event]:
 
 
 def expected_of(name: str, stretches: Sequence[Stretch], sick: Sequence[Stretch]) -> set[int]:
-    """Return the numbers of the messages of which a watcher should make events: one in ten of its stretches.
+    """Return the numbers of the messages that a watcher should accept: one in ten of its stretches.
 
     A healthy watcher takes messages of all `stretches`, a sick watcher only of those in `sick`.
     """

@@ -1,4 +1,4 @@
-"""Compares two ways in which `to_dataframe` reads a run's events: from files, and page by page.
+"""Compares the two ways of `to_dataframe` to read a run's events: from files, and page by page.
 
 Run with `python -m tests.benchmarks.spark.many_events --events 1000000`.
 

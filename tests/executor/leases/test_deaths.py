@@ -193,7 +193,7 @@ async def test_a_process_that_dies_while_it_reads_the_file_fails_its_run(house: 
 async def test_a_worker_that_cannot_start_fails_its_run(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is not queued again: other executors could not start a worker either, so it would never end."""
+    """The run is not repeated: other executors could not start a worker either, so the repeats would never end."""
     await house.add_dag("sleeps", SLEEPS)
     (house.folder / "sitecustomize.py").write_text("import os; os._exit(9)")
     monkeypatch.setenv("PYTHONPATH", str(house.folder))
@@ -625,7 +625,10 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor believes that the run's executor is dead, and queues the run. Its executor claims it again."""
+    """Another executor believes that the run's executor is dead, and queues the run.
+
+    The run's executor then claims the run again.
+    """
     house = any_house
     await house.add_dag(
         "notes",

@@ -299,7 +299,10 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
 async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor regains its lease before the worker has ended, so the first sweep counts the run as executing."""
+    """The executor loses its lease, and regains it before the worker has ended.
+
+    So the first sweep counts the run as executing.
+    """
     await house.add_dag("stays", STAYS)
     log = house.folder / "log"
     async with _registered_executor(house) as (executor, _):

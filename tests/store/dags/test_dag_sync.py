@@ -239,7 +239,7 @@ async def test_a_stream_is_named_as_its_trigger_describes_it_now(database: Datab
 
 
 async def test_a_new_text_of_a_streams_key_is_announced(database: Database) -> None:
-    """Without the announcement, an open page would show the former text until another change."""
+    """Without the announcement, an open page would show the old text until another change."""
     await sync(database, FULL)
     watchers = tuple(replace(one, stream_key="kafka x") for one in FULL.watchers)
     renamed = replace(FULL, watchers=watchers)

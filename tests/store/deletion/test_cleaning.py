@@ -130,8 +130,8 @@ async def test_cleaning_ends_after_the_last_old_event(
     monkeypatch.setattr(cleaning_events, "_WINDOWS_BEYOND", 3)
     await add_asset(database, 1, "a")
     old = await now_of(database) - AGES
-    # `None` stands for an event of now. The search ends after three such events in a row, so it finds the second old
-    # event, but not the third.
+    # `None` stands for an event with the current time. The search ends after three such events in a row, so it finds
+    # the second old event, but not the third.
     times = [old, None, None, old, None, None, None, old, None]
     async with database.transaction() as session:
         await record_events(session, [NewAssetEvent(1, timestamp=at) for at in times])

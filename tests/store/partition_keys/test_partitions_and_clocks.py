@@ -38,7 +38,7 @@ TIMES = (
 async def _set_back(database: Database) -> None:
     """Move all stored instants ahead by an hour, as if the clock had been set back.
 
-    A scheduler that starts afterwards looks at every DAG, as a running one does when it notices that change.
+    Afterwards, a test needs a new scheduler, which looks at every DAG.
     """
     async with database.transaction() as session:
         for model, name in TIMES:

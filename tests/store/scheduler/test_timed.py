@@ -408,7 +408,7 @@ async def next_run_of(database: Database, dag_id: str) -> datetime:
 async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_again(
     sqlite_url: str,
 ) -> None:
-    """With `OnBoth`, the id of a run contains the instant of its creation. So ids do not prevent a second run."""
+    """With `OnBoth`, the id of a run contains the instant of its creation. So unique ids prevent no second run."""
     right = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
     clock = [right]
     both = OnBoth(CronDataIntervalTimetable("0 * * * *", timezone="UTC"), FLIGHTS)

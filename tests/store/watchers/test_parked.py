@@ -596,7 +596,7 @@ async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked
 async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
-    """The DAGs folder may move a watcher before the stream's owner sees the replay. The replay stays in force."""
+    """The DAGs folder may move a watcher before the stream's owner sees the replay. The move must not undo it."""
     await _watchers(database)
     async with _writing(database) as writer:
         await _store(writer, MESSAGE)

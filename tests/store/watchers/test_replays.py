@@ -95,7 +95,7 @@ async def test_the_owner_stores_the_reemission_and_ends_the_request(watched: Dat
             FENCE, 1, "0", ["topic", 3], NOW, 9, 0, answers.append, reemit, ["topic", 3]
         )
         writer.submit_nowait(change)
-        # A former owner of the stream ends no replay.
+        # A previous owner of the stream ends no replay.
         lost = Fence(FENCE.stream_digest, "another", 2)
         writer.end_replay_nowait(ReplayEnd(lost, 1, number, answers.append))
         await until(lambda: len(answers) == 2)

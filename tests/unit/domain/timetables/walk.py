@@ -1,6 +1,6 @@
 """When a cron expression fires in a zone, found by checking each minute on the zone's clock.
 
-This walk uses neither croniter nor `triggerer`, so it can check both.
+This walk uses neither croniter nor `triggerer`, so it is an independent check.
 """
 
 from calendar import monthrange
