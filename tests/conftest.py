@@ -59,8 +59,8 @@ _SERVERS = {
 
 
 def pytest_collection() -> None:
-    # Turn off the garbage collector: collecting tests creates objects that all stay, and looking for garbage among them
-    # would take a third of the time.
+    # The objects that the collection of tests creates all stay. Looking for garbage among them would take a third of
+    # the time.
     gc.disable()
 
 
@@ -102,10 +102,10 @@ def _no_handlers_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the configuration that an earlier test gave to `get_connection`, or named in the environment.
+    """Forget the configuration that `get_connection` remembers, or that an environment variable names.
 
-    `get_connection` remembers the configuration of its first caller. A service that runs in this process names its
-    configuration file in the environment.
+    `get_connection` remembers the configuration of its first call. A service that a test runs in this process sets the
+    variable.
     """
     monkeypatch.setattr("triggerer.abc._resolve_connection", None)
     # First set, then deleted: so pytest also removes the value that the test sets.
@@ -289,7 +289,7 @@ def pytest_collection_modifyitems(
 
 
 def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Put some long tests at the start of each worker's share. xdist divides the list into equal parts."""
+    """Spread the long tests over the starts of the workers' shares. xdist divides the list into equal shares."""
     long = [item for item in items if item.get_closest_marker("long")]
     others = [item for item in items if not item.get_closest_marker("long")]
     ordered = []
@@ -302,7 +302,7 @@ def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def pytest_runtest_setup() -> None:
-    """Start the servers again that the test before has stopped."""
+    """Restart the servers that the previous test has stopped."""
     restart_stopped()
 
 
@@ -319,8 +319,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Request `_no_task_is_left` only for async tests, because other tests have no loop. It is set up before the test's
-    # other fixtures. pytest ends fixtures in reverse order, so it looks for tasks when the other fixtures have ended.
+    # Request `_no_task_is_left` only for async tests, because other tests have no loop. It is set up before the other
+    # fixtures. pytest ends fixtures in reverse order, so the search for tasks comes after the end of the others.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 

@@ -1,7 +1,7 @@
 """Counts sentences that are hard to read: `python -m tests.prose [PATH ...]` shows them with file and line.
 
-A match is a sentence to look at, not an error. `tests/unit/repository/test_prose.py` keeps the rate of each folder from
-rising.
+A match is worth a look, but it need not be an error. `tests/unit/repository/test_prose.py` fails if a folder gets a
+higher rate of matches.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Divides the tests into tiers: `make test` runs the quick tier, and `make test-all` runs the full tier.
 
 The quick tier tests the features that most users need, in less than six minutes on two idle cores. The full tier has
-the other tests, except the long proofs (mark `soak`). A test is in the full tier in one of these cases:
+the other tests, except the long proofs (mark `soak`). A test is in the full tier if one of these is true:
 
 - It carries the mark `full`.
 - Its module is not listed in `QUICK`.
 - It needs PostgreSQL, and its module is not listed in `ON_POSTGRESQL`.
 
-`python -m tests.tiers` prints the paths of the quick tier, so that nothing else is collected for it.
+`python -m tests.tiers` prints the paths of the quick tier. `make test` hands them to pytest, which then collects only
+these.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def is_quick(test: Test) -> bool:
         return False
     if path in ON_POSTGRESQL:
         return True
-    # A test with the fixture `database` runs once on SQLite and once on PostgreSQL. No fixture of this test is named
-    # after a PostgreSQL server, but its parameter for PostgreSQL adds the mark `postgresql`.
+    # The fixture `database` runs a test on SQLite and on PostgreSQL. On PostgreSQL, no fixture's name shows the server,
+    # but the parameter adds the mark `postgresql`.
     servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
     return not servers and not test.get_closest_marker("postgresql")
 

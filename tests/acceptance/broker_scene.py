@@ -28,8 +28,8 @@ for asset in assets:
         count()
 """
 
-# A trigger class that raises at some messages while a file exists. Replace BASE (the class to inherit from), FAILS (an
-# expression of `message`) and TROUBLE (the path of the file).
+# Source of a trigger class. While the file TROUBLE exists, its filter raises at the messages for which FAILS is true.
+# Replace BASE (the class to inherit from), FAILS (an expression of `message`) and TROUBLE (a path).
 FLAKY = """
 from pathlib import Path
 
@@ -51,11 +51,11 @@ class Flaky(BASE):
 
 
 class BrokerScene:
-    """A proxy that cuts connections, and one service on SQLite. Subclasses add the broker.
+    """One service on SQLite, which reaches its broker through a proxy. Subclasses bring the broker.
 
     Args:
-        dags: The DAG file, without `ON_EACH`.
-        connection: The section of the broker, in TOML.
+        dags: Source of a DAG file that defines the list `assets`.
+        connection: The broker's `[connections.…]` section, in TOML.
     """
 
     def __init__(

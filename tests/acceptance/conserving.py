@@ -55,12 +55,12 @@ with DAG("on_late", schedule=late):
 
 
 class Scene:
-    """A topic, a database, one or two instances, and what is done to them.
+    """One or two instances that read one topic, and the faults that a test causes.
 
     Args:
-        patience_s: The time to wait, at the end of a test, for all events and runs.
+        patience_s: The longest wait, at the end of a test, for all events and runs.
         settings: More of the instances' configuration, in TOML.
-        bootstrap: The broker's address for the instances; None: its direct address.
+        bootstrap: The address of Kafka that the instances use, such as a proxy. Default: the address of `kafka`.
     """
 
     def __init__(
@@ -210,10 +210,10 @@ class Scene:
         return ends
 
     def check(self, excused: Sequence[str] = ()) -> None:
-        """Wait until all messages are events in ended runs, and check that none is missing or doubled.
+        """Wait until all messages have events, and all runs have ended. Check that no event is missing or doubled.
 
         Args:
-            excused: Each run has to succeed, unless its error has one of these texts.
+            excused: A run may fail if its error contains one of these texts.
         """
         ends = self.wait_until_committed()
         expected = self.expected()

@@ -1,11 +1,11 @@
 """Runs commands and services in forks of a process that has already imported their modules.
 
-The imports take most of the processor time of a command, and of the start of a service. The tests start hundreds of
-commands and services. Each still runs in its own process, with its own arguments, directory, environment and output.
-`tests/unit/cli/test_imports.py`, `test_stopping.py` and the demo's tests start processes without this module.
+A test session starts hundreds of commands and services, and most of a command's processor time goes into imports. Each
+fork still has its own arguments, directory, environment and output. The tests that must start a new process
+(`tests/unit/cli/test_imports.py`, `test_stopping.py` and the demo's tests) do not use this module.
 
-Run `python -m tests.acceptance.forked_commands` for the process that forks. It reads one request in a line of JSON from
-standard input, and answers with a line: the exit code of a command, or the process id of a service.
+`python -m tests.acceptance.forked_commands` is the process that forks. It reads requests from standard input, each in a
+line of JSON. It answers with a line: the exit code of a command, or the process id of a service.
 """
 
 from __future__ import annotations
@@ -128,8 +128,7 @@ class ForkedService:
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("triggerer", timeout or 0)
-            # The service is not a child of this process, so nothing announces its end. Look for the file with its exit
-            # code.
+            # This process is not the service's parent, so it cannot wait for the service. `poll` looks for a file.
             time.sleep(0.005)
         return code
 
@@ -146,13 +145,13 @@ class ForkedService:
 
 
 def can_fork(environment: Mapping[str, str], of_forks: Mapping[str, str]) -> bool:
-    """Return whether a fork with this environment is like a new process.
+    """Return True if a fork with this environment behaves like a new process.
 
-    Python, the linker and the allocator read their variables only when a process starts. So these variables must be the
-    same in `environment` and in the process that forks.
+    Python, the linker and the allocator read their variables only when a process starts. So these variables must be
+    equal in both environments.
 
     Args:
-        of_forks: The environment of the process that forks. It may differ from the environment of the calling test.
+        of_forks: The environment of the process that forks.
     """
     return all(
         environment.get(name) == of_forks.get(name)
@@ -218,8 +217,8 @@ def _become(request: Mapping[str, Any]) -> NoReturn:
         with Path(request[name]).open("ab") as file:
             os.dup2(file.fileno(), number)
     random.seed()
-    # Set what `python -m triggerer` sets: the program's name for the help, and an import path without the working
-    # directory.
+    # Do what `python -m triggerer` does: the help shows the program's name, and the working directory is not searched
+    # for modules.
     sys.modules["__main__"] = entry
     sys.argv = [str(entry.__file__), *request["arguments"]]
     del sys.path[0]

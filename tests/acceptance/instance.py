@@ -110,10 +110,10 @@ def wait_until(
     of: Instance | None = None,
     every_s: float = 0.2,
 ) -> None:
-    """Wait until a condition of another process is true. If the wait fails, show the end of the log of instance `of`.
+    """Poll the condition until it is true.
 
     Raises:
-        AssertionError: The condition did not become true in time.
+        AssertionError: It did not become true in time. The message has the end of the log of `of`.
     """
     deadline = time.monotonic() + within_s
     while True:

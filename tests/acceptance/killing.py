@@ -54,8 +54,7 @@ def kill_at_random(
 ) -> None:
     """Kill processes at random moments of runs, each kind equally often, and let every run succeed afterwards.
 
-    One run follows the other. The time to the next kill is uniform over the time that a run takes. Failed runs are
-    retried, so a run may be killed several times.
+    The pause before a kill is random, and at most as long as a run. A failed run is retried, so it may be killed again.
     """
     lasts = {"with a new driver": _time_of_run(service), "with a warm one": _time_of_run(service)}
     done: list[tuple[str, float]] = []
@@ -81,7 +80,7 @@ def _time_of_run(service: Standalone) -> float:
 
 
 def _fill(service: Standalone) -> None:
-    """Retry failed runs and add several new ones at once, so that the next kill seldom waits for these commands."""
+    """If at most one run is left, retry failed runs and add runs up to five. So most kills wait for no command."""
     if _waiting(service) > 1:
         return
     retry_failed(service)
@@ -148,7 +147,7 @@ def _phase(marks: list[Mark], at: float, former_kill: float) -> str:
 
 
 def check_marks(marks: list[Mark]) -> None:
-    """Check that each attempt calls the task at most once, and no execution works after a later one has begun."""
+    """Check that no attempt calls the task twice, and that no attempt works after the next attempt has begun."""
     begins: dict[str, list[Mark]] = defaultdict(list)
     last: dict[str, float] = {}
     for mark in marks:
@@ -167,7 +166,7 @@ def check_marks(marks: list[Mark]) -> None:
 
 
 def check_ends(service: Standalone) -> int:
-    """Check that each run ended once and that no attempt is still at work; return the number of runs."""
+    """Check that each run succeeded, with one event, and that no attempt still works; return the number of runs."""
     runs = service.json("runs", "list", "--dag", DAG, "--limit", "0")
     assert {run["state"] for run in runs} == {"success"}
     events = service.json("assets", "events", "--limit", "0")
@@ -186,7 +185,7 @@ def check_ends(service: Standalone) -> int:
 
 
 def check_quiet(service: Standalone) -> None:
-    """Check that no process of a killed service, worker or driver is left, and that no row is computed any longer."""
+    """Check that no process of a killed service, worker or driver is left, and that no task computes rows."""
     assert not still_alive(strays(service), within_s=15)
     before = (service.folder / "marks").read_text()
     time.sleep(1)  # a row takes 50 ms
@@ -221,7 +220,7 @@ def kill_worker(service: Standalone) -> bool:
 
 
 def kill_run(service: Standalone) -> bool:
-    """Kill a run's process: the older child of the fork server, because the younger child waits for the next run."""
+    """Kill a run's process: the older child of the fork server. The younger child waits for the next run."""
     return kill_one_of(sorted(_workers(service)[1:], key=psutil.Process.create_time)[:1])
 
 

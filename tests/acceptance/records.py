@@ -48,7 +48,7 @@ class Records:
             return False
 
     def wait_until(self, query: str, *, within_s: float = 60) -> None:
-        """Poll a query of one value until it is true. A command would take a hundred times as long as a query.
+        """Poll a query until its only value is true. A `triggerer` command would take a hundred times as long.
 
         Raises:
             TimeoutError: The value did not become true in time.

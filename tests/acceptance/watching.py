@@ -46,7 +46,7 @@ class WatchingScene:
     Args:
         topic: The first part of the topic's name.
         classes: The code of the trigger classes, which inherit from `Ours`.
-        names: By asset, the trigger class of the asset's watcher.
+        names: Asset name -> name of the trigger class of the asset's watcher.
         settings: More of the service's configuration, in TOML.
     """
 

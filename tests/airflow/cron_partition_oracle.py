@@ -1,10 +1,10 @@
-"""Answers cases with Airflow's `CronPartitionTimetable`. It runs with a Python that has Airflow, without our packages.
+"""Prints the answers of Airflow's `CronPartitionTimetable` to test cases.
 
-Standard input is a JSON list of cases from `test_cron_partitions.py`. Standard output is a JSON list with an item for
-each case. An item is a list of steps `[asked, answer]`:
+The program runs with a Python that has Airflow, and without our packages. It reads a JSON list of cases from standard
+input (see `test_cron_partitions.py`), and prints a JSON list with the steps of each case. A step is `[asked, answer]`:
 
-- `asked` has the time now, and the last run: null, or the run's `run_after` and its partition's date.
-- `answer` is null, `{"error": ...}`, or `run_after`, the partition's date and the partition's key.
+- `asked` is `[now, last run]`. The last run is null, or `[run_after, partition date]`.
+- `answer` is null, `{"error": ...}`, or `[run_after, partition date, partition key]`.
 """
 
 import json

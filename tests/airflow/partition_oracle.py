@@ -1,10 +1,12 @@
-"""Gives the answers of Airflow's partition mappers for test cases.
+"""Prints the answers of Airflow's partition mappers to test cases.
 
-The program runs with a Python that has Airflow, without our packages.
+The program runs with a Python that has Airflow, and without our packages. It reads a JSON list of cases
+`{"mapper", "keys", "runs"}` from standard input. It prints a JSON list of answers, each with two items:
 
-Standard input is a JSON list of cases `{"mapper", "keys", "runs"}`. Standard output is a JSON list with an item for
-each case. An item has two lists: the runs' keys for each key of an event, and the events' keys that each run waits for.
-The second list is null unless the mapper is a roll-up. "refused" means that Airflow raised a `ValueError`.
+- for each of the events' `keys`, the keys of the runs that use the event;
+- for each of the `runs`, the keys of the events that the run waits for. If the mapper is no roll-up, the item is null.
+
+"refused" means that Airflow raised a `ValueError`.
 """
 
 import json

@@ -101,7 +101,7 @@ def _steps(timetable: Timetable, case: Case, answers: Answers) -> Iterator[tuple
 
 
 def _is_named(case: Case, ours: list[str] | None) -> bool:
-    """Return True if the cron expression names the instants of our answer. `test_walk.py` tests `Cron.matches`."""
+    """Return True if our answer's instants match the cron expression. `test_walk.py` tests `Cron.matches`."""
     if ours is None:
         return True
     crons = _crons(case)

@@ -1,11 +1,12 @@
-"""Answers cases with Airflow's timetables. It runs with a Python that has Airflow, without our packages.
+"""Prints the answers of Airflow's timetables to test cases.
 
-Standard input is a JSON list of cases from `timetable_cases.py`. Standard output is a JSON list with an item for each
-case. An item is a list of steps `[asked, answer]`. After them comes the data interval of a manual run at the case's
-`now`. The parts of a step are:
+The program runs with a Python that has Airflow, and without our packages. It reads a JSON list of cases from standard
+input (see `timetable_cases.py`), and prints a JSON list with the steps of each case. A step is `[asked, answer]`:
 
-- `asked` has the time now, and the last data interval or null.
-- `answer` is null, `{"error": ...}`, or `run_after` with the data interval's start and end.
+- `asked` is `[now, last data interval]`. The last data interval may be null.
+- `answer` is null, `{"error": ...}`, or `[run_after, start, end]`, with the start and end of the data interval.
+
+The last step is followed by the data interval of a manual run at the case's `now`.
 """
 
 import json

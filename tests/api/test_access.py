@@ -92,7 +92,7 @@ AIRFLOW = {
 }
 OTHERS = {
     ("POST", "/auth/token"),
-    # These routes check a signature, a token in the body or a code in the link, and no token in the header.
+    # These routes check a signature, a token in the body, or a code in the link. They ignore a token in the header.
     ("POST", "/api/v1/events/{hook}"),
     ("OPTIONS", "/api/v1/events/{hook}"),
     ("POST", "/api/v1/session"),

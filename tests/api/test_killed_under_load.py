@@ -61,7 +61,7 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
 
 
 def kill(service: SampleService) -> float:
-    """Kill the API, wait until the service has forgotten the failure, and return how long the API did not answer."""
+    """Kill the API; return how long it did not answer, in seconds, once the service has forgotten the failure."""
     took = kill_api(service)
     time.sleep(HEALTHY_S)  # an earlier kill would count as a repeated failure
     return took
@@ -104,7 +104,7 @@ def newest(client: httpx.Client) -> int:
 
 
 def late(client: httpx.Client, after: int, to: int) -> list[float]:
-    """Return the seconds from each tick (a numbered message) to its event, sorted, for the ticks `after` + 1 to `to`.
+    """Return the sorted delays, in seconds, from a tick (a numbered message) to its event, for `after` < tick <= `to`.
 
     Raises:
         KeyError: A tick has no event.

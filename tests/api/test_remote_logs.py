@@ -27,10 +27,7 @@ LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
 
 @asynccontextmanager
 async def other_machine(api: Api, home: Path) -> AsyncIterator[None]:
-    """Store that an executor of another machine executed the run and has ended, and serve the run's log from there.
-
-    A live executor of the other machine serves the log.
-    """
+    """Store that a dead executor of another machine executed the run. A live executor there serves the run's log."""
     log = Path(log_path(str(home), "daily", "manual__1"))
     log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"line %d\n" % number for number in range(50_000)))

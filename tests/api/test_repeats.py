@@ -36,7 +36,7 @@ async def apis(store_url: str, tmp_path: Path) -> AsyncIterator[tuple[Api, Api]]
 async def at_once(
     apis: tuple[Api, Api], requests: list[tuple[str, dict[str, Any]]]
 ) -> Counter[int]:
-    """Send all requests at once with one key, by turns to both APIs; return the number of answers of each status.
+    """Send all requests at once with one key, alternately to the two APIs; count the answers by status.
 
     A request with the answer 503 is sent again.
     """
@@ -57,7 +57,7 @@ async def at_once(
 
 
 async def stored(api: Api) -> tuple[int, int]:
-    """Return the number of events and of runs. The event and the run of the fixture do not count."""
+    """Return the numbers of events and runs, without the event and the run of the fixture."""
     async with api.database.reading() as session:
         events = await session.scalar(select(func.count()).select_from(AssetEvent)) or 0
         runs = await session.scalar(select(func.count()).select_from(DagRun)) or 0

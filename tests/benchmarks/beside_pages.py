@@ -2,13 +2,12 @@
 
 Run with `python -m tests.benchmarks.beside_pages`.
 
-One service runs on SQLite by default, and gets messages at a steady rate. The measurement is cut into equal segments of
-time. In half of them, the service also serves five open pages, which listen for changes, and 50 requests a
-second for the lists of a page. The clients run with the lowest
-priority, because a user's browser runs on another machine.
+One service on SQLite (the default) receives messages at a steady rate. The time is divided into equal segments. In half
+of the segments, five pages are open and listen for changes, and clients request the lists of a page 50 times a second.
+A user's browser runs on another machine, so here the clients run with the lowest priority.
 
-The control is `--burn-ms 9`: in place of the clients, a process of the lowest priority burns 9 ms of processor time 50
-times a second. The API and its clients take about as much. The control shows the cost of any other busy process.
+`--burn-ms 9` is the control. Instead of the clients, a process of the lowest priority uses 9 ms of processor time 50
+times a second. This is about as much as the API and its clients use. The control shows the cost of any busy process.
 """
 
 from __future__ import annotations
@@ -162,8 +161,8 @@ class _Clients:
 
 
 def _come_last() -> None:
-    # Linux divides the processor among sessions, and the workers have sessions of their own. The niceness of a process
-    # counts only within its session, so give this process a session, whose niceness `give_way` raises too.
+    # With autogroups, Linux divides the processor among sessions, and a niceness counts only within its session. So
+    # this process gets its own session. `give_way` also raises the session's niceness.
     os.setsid()
     give_way(19)
 

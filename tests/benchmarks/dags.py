@@ -74,7 +74,7 @@ with DAG("bench", schedule=assets[0], max_active_runs=4):
 def that_does_nothing(
     topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
 ) -> str:
-    """Return a DAG file with a DAG on all assets, whose runs end at once. Each watcher has a different trigger."""
+    """Return a DAG file with one DAG on all watched assets. Its runs end at once, and its watchers' triggers differ."""
     return _watched(topic, group, watchers, matching) + _NOTHING
 
 
@@ -99,6 +99,6 @@ def that_notes_its_start(topic: str, group: str, stamps: Path) -> str:
 
 
 def that_shows_a_row(topic: str, group: str, stamps: Path) -> str:
-    """Return a DAG file whose task takes a row of a DataFrame of its events, and writes the times of its steps."""
+    """Return a DAG file whose task takes the first row of its events' DataFrame, and writes the time of each step."""
     watched = _watched(topic, group, 1, "everything")
     return watched + _FIRST_ROW.replace("{stamps}", str(stamps))

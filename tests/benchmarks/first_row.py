@@ -1,8 +1,7 @@
 """The time from a queued run to Spark's first row, with a warm session and one run at a time.
 
-The task makes a DataFrame of the run's triggering events with `spark.createDataFrame` and takes its first row. This
-Spark job sends Python rows through the JVM. The task records its own instants (CLOCK_MONOTONIC). `stamped_service`
-records the instant of the commit that queued the run.
+The task makes a DataFrame of the run's triggering events with `spark.createDataFrame`, and takes its first row.
+`stamped_service` records when the run was queued, and the task records the later instants (CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Compares two checkouts by the instructions for each message, as callgrind counts them.
+"""Compares two checkouts by the processor instructions that a message takes, as callgrind counts them.
 
 `python -m tests.benchmarks.instructions TREE latency|events [--store sqlite|postgresql] [--rate 5] [--seconds 40]`
 
 TREE is a checkout of an earlier commit. It is compared with the checkout that runs this module.
 
-The processor time of a message differs by a tenth between two starts of the same code (caches, other processes, the
-location of a file). A count of instructions differs only by a hundredth. The count leaves out the kernel's
-instructions, and does not show cache misses.
+The processor time of a message differs by 10 % between two starts of the same code (caches, other processes, the
+location of a file). The number of instructions differs by 1 %. It leaves out the kernel, and shows no cache misses.
 
-The benchmark needs Debian's package `valgrind`. The service and its workers run under valgrind, about fifty times
-slower than otherwise, so the rate is low. The instructions of an idle service in the same time are subtracted. The rows
-are the event loop, the service's other threads, and the workers.
+The benchmark needs Debian's package `valgrind`. Valgrind makes the service and its workers about fifty times slower, so
+the rate is low. The benchmark subtracts the instructions of an idle service in an equal time. The rows are the event
+loop, the service's other threads, and the workers.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ _WARM_UP: Final = 30
 _IDLE_S: Final = 20
 _SETTLE_S: Final = 2
 
-# Code that runs in the service's process. It replaces pidfd_open(), which valgrind does not know, by a function that
-# never reports the end of a process. This does no harm: no process ends during the measurement. The code also starts
-# the workers under valgrind, which does not follow child processes.
+# Code for the service's process. Valgrind does not know pidfd_open(), so the code replaces this function by one that
+# never reports the end of a process: no process ends during the measurement. Valgrind does not follow child processes,
+# so the code also starts the workers under valgrind.
 _SHIM: Final = """
 import os, subprocess, sys
 
@@ -117,8 +116,7 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
             scene, topic, rate=arguments.rate, seconds=arguments.seconds, first=_WARM_UP
         )
         _wait_for(service, _WARM_UP + len(paced.messages), has_runs=has_runs)
-        # The work after the last message counts too, such as the commit at the broker. Nothing reports the end of this
-        # work, so wait a fixed time.
+        # The work after the last message, such as the commit at the broker, must count too. Nothing reports its end.
         time.sleep(_SETTLE_S)
         took = time.monotonic() - began
         _control("--dump=load")

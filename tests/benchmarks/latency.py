@@ -1,8 +1,8 @@
 """Latency at a steady rate: from a message to its committed event, its queued run, and the advance at the broker.
 
 This process sends the messages with aiokafka (linger 0), without waiting for earlier ones (an open loop). A latency
-begins when the message is handed to the client. `stamped_service` records the later instants. Afterwards the database
-shows which run has which event. Runs end at once, on the default two workers.
+begins when the client gets the message. `stamped_service` records the later instants. Runs end at once, on the default
+two workers.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ def row_of(
 def times_of(
     paced: Paced, stamps: Mapping[str, Any], held_by: Mapping[tuple[int, int], int] | None
 ) -> dict[str, list[float]]:
-    """Return the latencies of the messages in ms, sorted: until the commit, the queued run, and the broker's advance.
+    """Return sorted latencies in ms, by their end: the commit, the queued run, and the advance at the broker.
 
     Args:
-        held_by: The result of `runs_of_events`. None: there are no runs, and no latencies to a queued run.
+        held_by: The result of `runs_of_events`. None: there are no runs.
     """
     committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
     advances = _Advances(stamps["advanced"])
@@ -157,7 +157,7 @@ def times_of(
 
 
 class _Advances:
-    """Finds the instant of an offset's advance: when an advance of its partition first reached or passed the offset."""
+    """Finds the instant at which an advance of the partition first reached or passed an offset."""
 
     def __init__(self, stamps: Sequence[Sequence[int]]) -> None:
         self._lanes: dict[int, tuple[list[int], list[int]]] = {}

@@ -17,7 +17,7 @@ WATCHERS = 20
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The place of a message at the broker, and the instant of its hand-over to the client (CLOCK_MONOTONIC, ns)."""
+    """The place of a message at the broker, and the instant at which the client got it (CLOCK_MONOTONIC, ns)."""
 
     partition: int
     offset: int
@@ -35,8 +35,9 @@ class Paced:
 
 
 def message(number: int) -> bytes:
-    """Return about 120 bytes of JSON. Its field `w` is the number of the watcher that accepts the message, if each
-    message matches only one watcher.
+    """Return about 120 bytes of JSON.
+
+    If each message matches only one watcher, the field `w` is the number of that watcher.
     """
     content = {
         "n": number,

@@ -1,17 +1,17 @@
-"""Compares two checkouts: the whole service runs from each of them, by turns.
+"""Compares two checkouts by running the whole service from each of them, alternately.
 
 `python -m tests.benchmarks.pairs TREE latency|events|throughput|ingestion [--store sqlite|postgresql] [--pairs 5]`
 
-TREE is a checkout of another commit (`git worktree add TREE COMMIT`). The checkout that runs this module is compared
-with it. Both use this interpreter with its libraries, one broker, and equal messages.
+TREE is a checkout of another commit (`git worktree add TREE COMMIT`). It is compared with the checkout that runs this
+module. Both services use this interpreter with its libraries, the same broker, and equal messages.
 
 - `latency` measures until the event is committed, the run is queued, and the broker is advanced.
 - `events` measures until the event is committed and the broker is advanced. There is no DAG.
 - `throughput` reads a backlog, while the runs of a DAG take the events.
 - `ingestion` reads a backlog, and there is no DAG.
 
-A pair is one measurement of each checkout, one right after the other. The machine's speed changes within minutes, but
-hardly within a pair. So the table has the median of the pairs' ratios, in addition to the medians of both checkouts.
+A pair is a measurement of one checkout and, directly afterwards, of the other. The machine's speed changes within
+minutes, but hardly within a pair. So the table has the medians of both checkouts, and the median of the pairs' ratios.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Measures the speed of each part alone with the same messages, as a limit for the whole service.
+"""Measures how fast each part of the service works alone, with the same messages: a limit for the whole service.
 
-Each measurement is the shortest program that does the part's work, in one process, with uvloop as in the service. Only
-the broker and the database run at the same time.
+A measurement runs the shortest program that does the part's work, in one process, with uvloop as in the service. Only
+the broker and the database run beside it.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: flo
 
 
 async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
-    # A service would not hold all of these rows at once, so keep the garbage collector from walking them.
+    # Unlike a service, this process has all rows in memory. `freeze` keeps the garbage collector from walking them.
     steps = [_step(rows[start : start + _BATCH_ROWS]) for start in range(0, len(rows), _BATCH_ROWS)]
     gc.collect()
     gc.freeze()
@@ -170,7 +170,7 @@ def _step(rows: Sequence[EventRow]) -> RecordEvents:
 async def _insert_by_driver(url: str, rows: Sequence[EventRow]) -> float:
     """Insert with `executemany`, in one transaction per batch; return the rows per second.
 
-    Each transaction also queues the batch's events: those with ids above the highest id before the batch.
+    Each transaction also queues its events. Their ids are above the highest id before the batch.
     """
     gc.collect()
     gc.freeze()

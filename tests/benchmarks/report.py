@@ -51,7 +51,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def _fsync_ms(count: int = 100) -> list[float]:
-    """Return how long the disk takes to make one page durable, in ms: p50 and p99. No commit is faster."""
+    """Return the p50 and p99 of an fsync of one page, in ms. No commit can be faster."""
     with tempfile.NamedTemporaryFile(prefix="triggerer-bench-") as file:
         took = []
         for number in range(count):

@@ -90,7 +90,7 @@ class Service:
     def stop(self) -> dict[str, Any]:
         """Stop the service with SIGTERM, and return the stamps that it wrote; empty if it wrote none.
 
-        `queued` maps the primary key of each run to the instant at which the run was queued.
+        In the result, `queued` maps the primary key of each run to the instant at which the run was queued.
 
         Raises:
             RuntimeError: The service ended with an error. The message has the end of its log.
@@ -103,7 +103,7 @@ class Service:
         if not self._stamps.exists():
             return {}
         stamps: dict[str, Any] = orjson.loads(self._stamps.read_bytes())
-        # One scheduler makes all runs, so the stamps of the runs are in the order of the runs' primary keys.
+        # One scheduler creates all runs, so the order of the stamps is the order of the runs' primary keys.
         pks = [pk for (pk,) in self.records.rows("SELECT id FROM dag_run ORDER BY id")]
         stamps["queued"] = dict(zip(pks, stamps["queued"], strict=True))
         return stamps

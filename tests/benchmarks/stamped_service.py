@@ -1,4 +1,4 @@
-"""Runs `triggerer standalone` and records instants of its work, by replacing methods from outside.
+"""Runs `triggerer standalone`, with methods replaced by versions that record the instants of their work.
 
 The benchmarks run `python -m tests.benchmarks.stamped_service --config FILE --stamps FILE [--each events|flushes]`. All
 instants are CLOCK_MONOTONIC in nanoseconds, a clock that all processes of a machine share. The stamps stay in memory

@@ -114,7 +114,7 @@ async def record_rows(database: Database, rows: int) -> tuple[float, int]:
     """
     recorder = EventRecorder(database, on_fenced=lambda fence: None)
     events = [_Event(number) for number in range(rows)]
-    # A service would not hold all of these events at once, so keep the garbage collector from walking them.
+    # Unlike a service, this process has all events in memory. `freeze` keeps the garbage collector from walking them.
     gc.collect()
     gc.freeze()
     async with anyio.create_task_group() as tasks:

@@ -1,8 +1,8 @@
 """Measures the runtime alone, in one process: the messages per second that all subscribers of a stream resolve.
 
-There is no broker and no database. Most filters of a shared stream skip most events, so the rows with `skip` show the
-cost of a subscriber without work. In the rows with `yield`, each filter derives an event from each raw event, and the
-derived event is confirmed at once.
+There is no broker and no database. In the rows with `skip`, no filter derives an event. Most filters skip most events,
+so these rows show the cost of a typical subscriber. In the rows with `yield`, each filter derives an event from each
+raw event, and the derived event is confirmed at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOTE: Final = "raw events/s that every subscriber has resolved; events * subscr
 
 
 class _Source:
-    """The load of one measurement. `done` is set once all events are advanced. On the fast path, once all are read."""
+    """The load of one measurement. `done` is set when all events have been advanced; on the fast path, when read."""
 
     current: ClassVar[_Source]
 
@@ -82,7 +82,7 @@ class _Acknowledged(BaseEventTrigger):
 
 
 class _Fast(BaseEventTrigger):
-    """A trigger on the fast path, which skips every event. The last subscriber to read the last number sets `done`."""
+    """Skips every event on the fast path. `done` is set when all subscribers have read the last number."""
 
     def __init__(self, *, yields: bool, number: int) -> None:
         self.number = number

@@ -1,7 +1,7 @@
-"""Puts measured figures into the document: `python -m tests.benchmarks.tables FIGURES.jsonl [DOCUMENT]`.
+"""Puts measured figures into DOCUMENT: `python -m tests.benchmarks.tables FIGURES.jsonl [DOCUMENT]`.
 
-In the document each table is between `<!-- figures: NAME -->` and `<!-- end -->`. The benchmark's newest figures
-replace the table. A benchmark without figures in the file keeps its table.
+DOCUMENT is docs/notes/measurements.md by default. A table is between `<!-- figures: BENCHMARK -->` and `<!-- end -->`.
+The benchmark's newest figures replace the table. If FIGURES.jsonl has none, the table stays.
 """
 
 from __future__ import annotations

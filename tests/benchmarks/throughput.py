@@ -1,9 +1,9 @@
 """Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
-The whole service runs. A real service also creates runs, so one DAG takes the events into runs that end at once.
-The measurement goes from the first group commit to the last, so that the start does not count.
+The whole service runs. As in real use, a DAG's runs take the events; these runs end at once. The measurement lasts from
+the first group commit to the last, so the start does not count.
 
-The speed of a machine swings within minutes, so the service and the parts are measured by turns, several times.
+The speed of a machine swings within minutes. So the service and the parts are measured alternately, several times.
 """
 
 from __future__ import annotations

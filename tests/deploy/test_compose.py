@@ -75,10 +75,7 @@ def test_the_sections_above_the_services_are_settings(tmp_path: Path) -> None:
 
 
 def test_the_emulators_namespace_has_what_its_documentation_asks_for() -> None:
-    """`compose/servicebus.json` has the shape that the emulator of Service Bus reads, and the queues that clients need.
-
-    The emulator has only the entities that this file names.
-    """
+    """The emulator of Service Bus has only the entities that `compose/servicebus.json` names."""
     content = json.loads((FILE.parent / "compose" / "servicebus.json").read_text())
     (namespace,) = content["UserConfig"]["Namespaces"]
     assert namespace["Name"] == "sbemulatorns"

@@ -66,7 +66,7 @@ class House:
         tasks: Sequence[tuple[str, Sequence[str]]] = (("t", ()),),
         **columns: Any,
     ) -> None:
-        """Write a DAG file, and the row that the parser stores. `tasks` pairs each task with its upstream tasks."""
+        """Write a DAG file, and store the DAG as the parser would. `tasks` pairs each task with its upstream tasks."""
         path = self.dags_folder / f"{dag_id}_file.py"
         path.write_text(HEADER + textwrap.dedent(source))
         row = {

@@ -33,7 +33,7 @@ async def add_dag(house: House, dag_id: str) -> None:
 
 
 async def parse(house: House, *, is_broken: bool) -> None:
-    """Store what the DAG processor stores after it has parsed the file that defines `ill`, and no other file."""
+    """Store the result of a parse of `ill_file.py` alone, as the DAG processor would."""
     errors = (PROBLEM,) if is_broken else ()
     file = ParsedFile("ill_file.py", 0.1, errors=errors, is_broken=is_broken)
     files = {"ill_file.py": file if is_broken else None, "well_file.py": None}
@@ -65,7 +65,7 @@ async def test_runs_of_a_broken_file_wait_and_start_as_soon_as_it_loads(house: H
         held = await house.queue("ill", 20)
         await house.ended(*await house.queue("well", 3))
         runs = [await house.run(pk) for pk in held]
-        # The held runs come first in the queue, and had no attempt. Yet the later runs were executed.
+        # The held runs are first in the queue. They had no attempt, and the runs behind them were executed.
         assert {(run.state, run.attempt, run.held_until) for run in runs} == {("queued", 0, NEVER)}
         shown = await view(house, held[0])
         assert shown.waiting_for == "its file, which does not load: ill_file.py:3: syntax error"

@@ -1,4 +1,4 @@
-"""The logs of ended runs are copied to a bucket, even after the bucket was away or the process was killed."""
+"""The logs of ended runs are copied to a bucket, even if the bucket is away for a time or the process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host on a real database names a trigger that blocks the event loop. An isolated trigger blocks no other trigger."""
+"""A host on a real database names a trigger that blocks the event loop. An isolated trigger blocks only itself."""
 
 from __future__ import annotations
 

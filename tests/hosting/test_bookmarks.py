@@ -114,7 +114,7 @@ async def test_an_owner_that_does_not_know_that_it_lost_its_stream_makes_no_even
     async with hosting(database, "first"):
         for number in range(5):
             count = len(await numbers(database))
-            # Give the stream to another instance, with a lease that is over. So the instance "first" claims it again.
+            # Store another owner, whose lease is over. So the instance "first" must claim the stream again.
             async with database.transaction() as session:
                 await session.execute(
                     update(Stream).values(

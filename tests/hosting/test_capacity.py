@@ -35,7 +35,7 @@ FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
 async def wait_for_heartbeats(database: Database, number: int) -> None:
     """Wait until this number of heartbeats has begun and ended.
 
-    Each heartbeat gives the leases a new end, so count the different ends.
+    Each heartbeat moves the end of the leases, so count the different ends.
     """
     ends: set[datetime | None] = set()
 

@@ -97,10 +97,7 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
 async def test_outstanding_events_resolve_before_the_host_has_stopped(
     database: Database, upstream: Upstream
 ) -> None:
-    """In an earlier version, the cancellation of the host reached its streams too.
-
-    When the host then waited for the outstanding events, the tasks that resolve them had stopped.
-    """
+    """In an earlier version, cancelling the host also cancelled its streams, so nothing resolved outstanding events."""
     await declare(database, "slow", upstream)
     async with hosting(database):
         await _open_one(upstream, "slow", for_s=0.3)
@@ -126,7 +123,7 @@ async def test_a_filter_that_does_not_resolve_in_time_is_cancelled_when_the_host
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_host_that_is_cancelled_as_it_starts_ends(database: Database, turns: int) -> None:
-    """In the simulation, a shielded task once waited for ever: the task that had to stop it never began."""
+    """In the simulation, a shielded task once waited for ever, because the task that should stop it never started."""
     recorder = EventRecorder(database, on_fenced=lambda _: None)
     host = TriggerHost(
         database,

@@ -72,8 +72,8 @@ async def test_it_leaves_the_broker_before_another_instance_owns_its_streams(
         await until(lambda: len(upstream.producers) == 1)
         async with hosting(database, "second") as second:
             cut_off.is_reachable = False
-            # Declare a watcher that "first" cannot learn of, because it is cut off. So only "second" can make an event
-            # of the message "new".
+            # "first" is cut off, so it cannot learn of this watcher. Only "second" can make an event of the message
+            # "new".
             await declare(database, "new", upstream, only=["new"])
 
             async def is_taken_over() -> bool:

@@ -401,8 +401,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
 async def test_the_members_of_a_stream_are_known_before_any_trigger_is_made(
     database: Database, upstream: Upstream
 ) -> None:
-    """The class of one trigger cannot be loaded. Only the stored digest of its stream key shows the trigger's
-    stream."""
+    """The class of one trigger cannot be loaded. Its stream is known only from the stored digest of its stream key."""
     await declare(database, "fine", upstream)
     await declare(database, "cannot be loaded", upstream, classpath="Absent")
     async with hosting(database):

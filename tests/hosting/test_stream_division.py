@@ -11,7 +11,7 @@ from triggerer.store.watchers.hosting import StreamLoad
 
 
 class Cluster:
-    """Instances that claim and release streams in turn, and each stream's owner. A free stream has the owner None."""
+    """Instances that claim and release streams in turn, and the owner of each stream (None if the stream is free)."""
 
     def __init__(self, sizes: list[int], instances: int, capacity: int) -> None:
         self.sizes = {f"s{number:03}": size for number, size in enumerate(sizes)}
@@ -35,7 +35,7 @@ class Cluster:
         return sum(self.sizes[digest] for digest in self.of(owner))
 
     def heartbeat(self, me: str) -> dict[str, int]:
-        """Claim and release streams as a host does. Return the sizes of free streams for which `me` sees no room."""
+        """Claim and release streams as a host does. Return the free streams that fit nowhere, with their sizes."""
         division = self.decide(me)
         room, claimed = division.room, list[str]()
         for digests, limit in ((division.free, division.claim), (division.beyond, len(self.sizes))):

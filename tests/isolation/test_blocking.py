@@ -170,7 +170,7 @@ async def test_a_blocked_thread_is_left_behind_shown_and_not_followed_by_another
             (blocked,) = watcher_threads()
             await until(lambda: upstream.outcomes() == {(1, "block"): (0, 1, 0)})
             (tmp_path / "go").touch()
-            # Wait for a new thread. If the watcher began again on its old, blocked thread, the next message would fail.
+            # Wait until the watcher has a new thread. On its old, blocked thread it would fail the next message.
             await until(lambda: set(watcher_threads()) - {blocked})
             upstream.put((2, "1"))
             await until(lambda: upstream.outcomes().get((2, "1")) == (1, 0, 0))

@@ -24,9 +24,9 @@ from triggerer.processes.ipc import ChildChannel, _frame
 async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
     isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The arguments do not fit into the channel's buffer.
+    """The arguments exceed the channel's buffer.
 
-    An earlier version cut them off, and the process then misread later bytes.
+    An earlier version truncated them, and the process then misread later bytes.
     """
     deaf = tmp_path / "python"
     deaf.write_text("#!/bin/sh\nexec sleep 300\n")

@@ -34,7 +34,7 @@ class Stubborn(Exception):
 
 
 class Obeying(Acking):
-    """Obeys the word of each event `(number, word)`, then yields the number. With the word "2" it yields twice."""
+    """Obeys the word of each event `(number, word)`. A word that is a number says how often the event is yielded."""
 
     def __init__(self, upstream: str, notes: str, name: str = "one") -> None:
         super().__init__(upstream, name)

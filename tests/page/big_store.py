@@ -93,10 +93,12 @@ def dag_files() -> dict[str, str]:
 
 @contextmanager
 def open_big_service(folder: Path, url: str | None = None) -> Iterator[SampleService]:
-    """Yield a service on a full store.
+    """Yield a service on a large store.
 
-    Before, another service reads all DAG files into a SQLite store, and `fill` adds the other rows. If `url` is given,
-    the yielded service uses a copy of this store in the PostgreSQL database at `url`.
+    First another service reads all DAG files into a SQLite store, and `fill` adds the other rows.
+
+    Args:
+        url: A PostgreSQL database into which the store is copied. None: the yielded service uses the SQLite store.
     """
     with open_sample_service(folder, dags=dag_files(), capacity=20_000):
         _wait_for_dags(folder / "service.log")
@@ -139,7 +141,7 @@ def fill(path: Path) -> None:
 
 
 def _at(number: int, count: int) -> str:
-    """Return the instant of the row with this number, as SQLite stores it. The `count` rows fill the last 24 hours."""
+    """Return the instant of row `number`, as SQLite stores it. The `count` rows are spread over the last 24 hours."""
     at = datetime.now(UTC) - timedelta(days=1) * (count - number) / count
     return at.strftime("%Y-%m-%d %H:%M:%S.%f")
 

@@ -86,7 +86,7 @@ class Scene:
         """Add entries, alternately to `a` and `b`.
 
         Args:
-            then_hold: Redis then holds every write until `release`, so that the service cannot move its position.
+            then_hold: Redis then holds all writes until `release`. So the service cannot store how far it has read.
         """
         with self.server.client() as client, client.pipeline() as pipeline:
             for _ in range(count):

@@ -1,6 +1,6 @@
-"""Looks for a play that makes other runs than a simple model of partitions; exits with 1 if there is one.
+"""Looks for a play whose runs differ from the runs of a simple model; exits with 1 if there is one.
 
-A play is a random set of partitioned DAGs, and the random steps that follow (`tests.properties.partition_plays`).
+A play is a random set of partitioned DAGs and a random list of steps (`tests.properties.partition_plays`).
 
 `python -m tests.properties.find_plays [--plays 500] [--seed 0] [--url postgresql+asyncpg://…]`
 

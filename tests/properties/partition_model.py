@@ -1,4 +1,4 @@
-"""The runs of partition keys that must exist: a simple model of docs/reference/partitions.md that shares no code."""
+"""A simple model of docs/reference/partitions.md: which runs must exist. It shares no code with the product."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ class Rule:
     """The model of an asset's mapper.
 
     Args:
-        to: The key of the run: `same` (the event's key), `allowed` (the event's key, if it is one of two regions),
-            `quarter` (of a month), `day` (of an hour), `world` (for any key) or `months` (of a quarter).
+        to: How an event's key determines the run's key. `same`: they are equal. `allowed`: they are equal, but one
+            of the three regions is refused. `quarter`: from a month. `day`: from an hour. `world`: from any key.
+            `months`: a quarter's event is for the runs of its months.
         least: The number of parts that a run needs. 0: all parts. -1: all parts but one, and so on. None: any event.
-        patience: The time after the end of the period (for `world`, after the first event) from which `least` parts
-            are enough; before, the run needs all parts.
+        patience: The wait before `least` parts suffice, from the end of the period (for `world`, from the first event).
+            Until then, the run needs all parts. None: there is no wait.
     """
 
     to: str = "same"
@@ -65,10 +66,10 @@ class Rule:
         return tuple(whole for whole, parts in WHOLES[self.to].items() if key in parts)
 
     def ready_at(self, key: str, first: Mapping[str, datetime], now: datetime) -> datetime | None:
-        """The instant at which the arrived events are enough; None: never.
+        """Return when the events that have arrived suffice for a run; None: not without further events.
 
         Args:
-            first: The instant of the first event, by the keys of the arrived events.
+            first: Key of an event -> the instant at which the key's first event arrived.
         """
         if not first:
             return None
@@ -92,8 +93,8 @@ class Spec:
 
     Args:
         needs: An expression of `a`, `b` and `c`, and of the aliases `x` and `y`.
-        rules: The rules of the assets in the expression.
-        default: The rule of other assets, to which the aliases may resolve.
+        rules: The rules of the assets `a`, `b` and `c`.
+        default: The rule of any other asset, which an alias may resolve to.
         quiet: The quiet period. Plays that set the clock back have none.
     """
 

@@ -88,8 +88,8 @@ WAITS = st.tuples(st.just("wait"), st.sampled_from([1, 5, 10, 20, 35, 95]))
 CLOCKS = WAITS | st.tuples(st.just("set"), st.sampled_from([-3_000, -150, -150, -20, 4_000]))
 
 
-# `one_of` would draw all kinds of steps equally often. But some steps map all waiting events again, which resets all
-# keys, so these steps must be rare.
+# Some steps map all waiting events again, which resets all keys. So these steps must be rare. With `one_of`, Hypothesis
+# would draw them as often as the others.
 _OFTEN = (
     *["emit"] * 6, *["schedule"] * 6, *["to a DAG"] * 2, *["clock"] * 4, "delete", "change", "clean",
 )  # fmt: skip

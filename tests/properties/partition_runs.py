@@ -90,7 +90,7 @@ class Play:
         ]
 
     async def clear(self) -> None:
-        """Delete the rows of the former play."""
+        """Delete the rows of the previous play."""
         tables = (DagPartition, DagPartitionEvent, DagPartitionPart, QueuedAssetEvent)
         of_dags = (DagScheduleAsset, DagScheduleAlias, AssetAliasMember)
         async with self.database.transaction() as session:
@@ -254,9 +254,9 @@ class Play:
             self._check_moments(dag, [one for one in keys if one.dag_id == dag_id])
 
     def _check_each_is_once(self, dag: ModelDag, shares: Sequence[DagPartitionEvent]) -> None:
-        """Check each event that has left the queue of its DAG, for each of its keys.
+        """Check that each event that has left its DAG's queue is stored once for each of its keys.
 
-        The event waits for a run, or is in one run, or its run was deleted.
+        The event waits for a run or is in a run. If its run was deleted, the event's row is gone too.
         """
         stored = [(share.partition_key, share.asset_event_id) for share in shares]
         assert len(stored) == len(set(stored))

@@ -1,7 +1,7 @@
 """Runs `FilesProducer` on real files that reuse the inodes and times of earlier files, with crashes at each step.
 
-A set of idempotency keys stands in for the database's unique index. The size of a file tells the test which file it
-is: each new content has a new size.
+A set of idempotency keys stands in for the database's unique index. Each new content has a new size, so the size tells
+which content a message is about.
 """
 
 from __future__ import annotations

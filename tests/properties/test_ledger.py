@@ -53,7 +53,7 @@ class ModelEvent:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Each rule acts on the ledger and on the model. The invariant compares the entries that may be advanced."""
+    """Each rule of the state machine acts on the ledger and on a model. Both must agree on what may be advanced."""
 
     def __init__(self) -> None:
         super().__init__()

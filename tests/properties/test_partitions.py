@@ -79,8 +79,8 @@ LEFT_IN_THE_QUEUE: Drawn = (
 )
 
 
-# Clocks are not set back here. The scheduler assigns events to partition keys in batches, and with a clock that is set
-# back, the start of a deadline would depend on the batches.
+# No play here sets the clock back. The scheduler assigns events to partition keys in batches. If the clock went back
+# between two batches, the start of a deadline would depend on the size of the batches.
 @given(plays(WAITS, is_quiet=True))
 @example(LATE)
 @example(DEADLINE)

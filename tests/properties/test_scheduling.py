@@ -200,10 +200,7 @@ class Play:
         await self.compare()
 
     async def move(self, by: timedelta) -> None:
-        """Move the instants in the tables by `by`. The scheduler then sees a database whose clock was set back by `by`.
-
-        A test cannot set the clock of PostgreSQL.
-        """
+        """Add `by` to all stored instants, so that the database's clock seems to have been set back by `by`."""
         async with self.database.transaction() as session:
             for model, names in _INSTANTS.items():
                 for name in names:

@@ -22,7 +22,7 @@ async def add_assets(url: str) -> None:
 
 
 def fresh_copy(template: Path) -> str:
-    """Copy a SQLite file over the former copy; returns the URL of the copy."""
+    """Copy a SQLite file over the previous copy; return the URL of the copy."""
     file = template.with_name("example.sqlite")
     for suffix in ("", "-wal", "-shm"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)

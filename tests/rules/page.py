@@ -21,9 +21,9 @@ TestsByRule = Mapping[str, Collection[str]]
 
 
 def tests_by_rule(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
-    """Return, for each mark, the ids of the tests that have the mark.
+    """Return, for each mark, the ids of the tests that carry the mark.
 
-    If all tests of a module or a function have the mark, the id of the module or the function replaces their ids.
+    If all tests of a module or a function carry the mark, one id stands for them: the module's or the function's.
     """
     members: dict[str, set[str]] = defaultdict(set)
     marked: dict[str, set[str]] = defaultdict(set)

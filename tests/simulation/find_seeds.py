@@ -1,6 +1,6 @@
 """Checks that the simulation still finds each planted bug with the seed that the bug's module states.
 
-If the stated seed no longer finds the bug, another seed is looked for.
+If the stated seed no longer finds the bug, the program searches for another seed.
 
 `python -m tests.simulation.find_seeds [BUG ...] [--seeds 2000] [--jobs 2] [--write]`
 

@@ -18,7 +18,7 @@ class Explained:
     """A step that makes PostgreSQL show the plan of another step.
 
     Args:
-        how: The options of EXPLAIN, in brackets.
+        how: The options of EXPLAIN, in parentheses.
     """
 
     step: Step

@@ -1,4 +1,4 @@
-"""Finds out why a before-migration would disturb services of the former release."""
+"""Finds out why a before-migration would disturb services of the previous release."""
 
 import re
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def disturbances(migrations: Migrations) -> Iterator[str]:
 
 
 def _only_adds(statement: str, made: set[str]) -> bool:
-    """Return whether the statement adds something that the former release can ignore, and locks no table for long."""
+    """Return whether the statement only adds what the previous release can ignore, and locks no table for long."""
     if table := _TABLE.match(statement):
         made.add(table[1])
         return "REFERENCES" not in statement

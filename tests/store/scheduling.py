@@ -17,7 +17,7 @@ from triggerer.store.schema.models import Dag, DagRun
 
 
 async def end(database: Database, *runs: DagRun) -> None:
-    """End runs in place of an executor."""
+    """End runs, as an executor would."""
     async with database.transaction() as session:
         for run in runs:
             await session.execute(

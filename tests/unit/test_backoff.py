@@ -67,7 +67,7 @@ class Refused(Exception):
 
 
 class Attempts:
-    """A call that raises the given errors, one after the other, and then returns; `called_at` has its times."""
+    """Raises the given errors, one at each call, and then returns. `called_at` has the times of the calls."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -97,7 +97,7 @@ class Scene:
         wait_until(lambda: not self.instance.is_running, within_s=60, what=dead, of=self.instance)
 
     def until_asked(self, times: int = 3) -> None:
-        """Wait until this number of further requests was answered, so that the watcher has seen all earlier content."""
+        """Wait until the server has answered this many more requests. By then the watcher has seen the old content."""
         before = len(self.server.statuses)
         what = "the watcher polls again"
         wait_until(
@@ -168,8 +168,8 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # The watcher's state counts the items that the watcher has seen. It never counts an item whose event is not stored.
-    # If the state is stored together with the events (`ahead`), it counts the items of all stored events.
+    # With `ahead`, the state is stored together with the events, so it has an item for each event. Otherwise the state
+    # is stored later. It then has only the two items from before the kill.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
     # Items that appeared while the service was down are not lost, unless they are gone again.
@@ -219,7 +219,7 @@ def with_last_modified_alone(server: Server) -> Callable[[Asked], Reply]:
 
 
 def with_a_last_page_that_grows(server: Server) -> Callable[[Asked], Reply]:
-    """Answer in pages of two items, each with the number of the page after it. The last page fills bit by bit."""
+    """Serve pages of two items. A full page names the next page. A page with fewer items names itself."""
 
     def answer(asked: Asked) -> Reply:
         page = int(asked.query.get("page", ["0"])[0])
@@ -283,8 +283,10 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
 def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
-    """The service dies when the event of the second content is stored. The watcher's state may not be stored yet, and
-    may still have the first content. The third content equals the first, and must make an event nevertheless."""
+    """The service dies after it has stored the event of "down", perhaps before it has stored the watcher's state.
+
+    The state may then still contain "up". The next "up" must make an event nevertheless.
+    """
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}
         scene.instance.start()

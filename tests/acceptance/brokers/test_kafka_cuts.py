@@ -1,4 +1,4 @@
-"""The network between the service and Kafka is cut, by resets and in silence: no message is lost or used twice.
+"""Connections between the service and Kafka are reset, or fall silent: no message is lost or used twice.
 
 `make test-all` runs the short tests, and `make soak` runs the long ones.
 """
@@ -33,7 +33,7 @@ def proxy() -> Iterator[TcpProxy]:
 
 @pytest.fixture
 def scene(tmp_path: Path, proxy: TcpProxy) -> Iterator[Scene]:
-    """A scene with a broker of its own. The service reaches the broker only through the proxy, the test directly."""
+    """A scene with its own broker. The service connects through the proxy, and the test connects directly."""
     seed = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
     print(f"repeat with TRIGGERER_SEED={seed}")
     (port,) = free_ports(1)

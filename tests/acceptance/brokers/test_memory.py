@@ -157,8 +157,8 @@ def _publish(kafka: KafkaServer, topic: str) -> None:
 def _until_it_grows_no_more(peak: Peak) -> None:
     """Wait until the peak grows by less than 16 MiB in ten seconds.
 
-    While the database takes nothing, each attempt of the service to write adds a little memory. Without a bound, memory
-    would grow by hundreds of MiB in this time.
+    The database accepts no writes. Each failed attempt to write adds a little memory. A buffer without a bound would
+    grow by hundreds of MiB in ten seconds.
     """
     before = 0
     while peak.bytes > before + 16 * MIB:

@@ -1,4 +1,4 @@
-"""If the only watcher always raises at some messages, these alone are dead-lettered, and all others make events."""
+"""The only watcher raises at some messages. Only these are dead-lettered, and all other messages make events."""
 
 from __future__ import annotations
 
@@ -65,10 +65,6 @@ def _body(number: int, group: int, *, is_poison: bool) -> str:
 def test_a_poison_message_takes_none_of_those_beside_it_to_the_dead_letter_queue(
     server: ElasticMqServer, tmp_path: Path
 ) -> None:
-    """A standard queue and a FIFO queue allow three deliveries of a message.
-
-    The standard queue has a poison message, and so have two of the three groups of the FIFO queue.
-    """
     dead = {name: server.create_queue(f"dead-{name}") for name in ("plain", "ordered.fifo")}
     plain, ordered = (
         server.create_queue(name, dead_letters=url, max_receive_count=3)

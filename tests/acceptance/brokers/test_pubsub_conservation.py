@@ -1,8 +1,8 @@
 """Kills and broken connections lose no message of a Pub/Sub subscription, repeat no event, and keep each key's order.
 
-`make test-all` runs the short tests, and `make soak` runs the long ones. There are two servers, Google's pstest and our
-`PubSubDouble`, which follows Pub/Sub's rules more closely. The tests cut the connections to both servers, and break the
-streams of `PubSubDouble`. They do not restart pstest, because it keeps everything in memory.
+`make test-all` runs the short tests, and `make soak` runs the long ones. The servers are Google's pstest,
+and our `PubSubDouble`, which follows Pub/Sub's rules more closely. Connections to both servers are cut, but only
+`PubSubDouble` also breaks streams. pstest is never restarted, because it keeps everything in memory.
 """
 
 from __future__ import annotations

@@ -74,10 +74,7 @@ class Scene(BrokerScene):
             self.server.order("expire_locks", path=path)
 
     def restart_server(self) -> None:
-        """Restart the server, which ends locks and sessions.
-
-        An unsettled message is available again, with its number and delivery count.
-        """
+        """Restart the server. Locks and sessions end; unsettled messages keep their numbers and delivery counts."""
         self.server.restart()
 
     @property
@@ -102,7 +99,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int, restarts: in
 
 
 def _check(scene: Scene) -> None:
-    """Check that each sent message has one event for each watcher that wants it, and that the events' runs ended."""
+    """Wait until the queues are empty, and check the events, their order in each session, dead letters and runs."""
     scene.until_empty()
     scene.check_numbers(
         {

@@ -92,8 +92,8 @@ def _prove(scene: Scene, *, messages: int, kills: int, cuts: int, restarts: int)
     scene.go_through(acts, messages=messages)
     scene.until_empty()
     scene.check_numbers(_expected(messages))
-    # Do not check the order after a restart: ElasticMQ then delivers from a group before it has found all messages of
-    # the group again. `test_sqs_fifo_conservation` restarts a server that keeps the order.
+    # After a restart, ElasticMQ delivers from a group before it has found all of the group's messages again. So do not
+    # check the order. `test_sqs_fifo_conservation` restarts a server that keeps the order.
     if not restarts:
         scene.check_order("ordered", "group")
     scene.end()
@@ -118,8 +118,10 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.timeout(500)
 @pytest.mark.rule("one watcher times out, and its siblings get the message again too")
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """One watcher is sick. The store keeps the messages that it misses (rule 18). So the queue becomes empty, and each
-    message is delivered once."""
+    """One watcher fails some messages. The store keeps these messages for that watcher (rule 18).
+
+    So SQS delivers each message only once.
+    """
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

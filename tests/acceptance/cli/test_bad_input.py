@@ -77,9 +77,9 @@ class Site:
         )
 
     def failing_watcher(self, name: str) -> dict[str, Any]:
-        """Return the watcher of an asset once the command shows the watcher as failing.
+        """Wait until the command shows the watcher of this asset as failing, and return what it shows.
 
-        During a retry, the command shows another state.
+        Waiting is necessary, because during a retry the command shows another state.
         """
         self.wait_until_watcher_is("failing")
         shown: list[dict[str, Any]] = []
@@ -219,7 +219,7 @@ def _committed(site: Site, kafka_server: KafkaServer) -> Any:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The folder of a disk of 6 MB. If this process may not mount a disk, the test is skipped; in CI it fails."""
+    """A folder on a disk of 6 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(

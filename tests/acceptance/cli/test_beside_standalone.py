@@ -140,7 +140,7 @@ def test_old_rows_are_cleaned_beside_it(standalone: Standalone) -> None:
     for answer in (would, cleaned):
         assert (answer["runs"], answer["logs"], answer["kept_runs"]) == (4, 4, 2)
         assert answer["asset_events"] == 4
-        # The newest run of each DAG stays, with the event that it took. So two events stay because they are in a run.
+        # Cleaning keeps the newest run of each of the two DAGs, and the event that this run took.
         assert answer["kept_events"] == {"queued": 1, "in_run": 2}
     assert {run["dag_id"] for run in standalone.json("runs", "list")} == {"on_orders", "on_report"}
     standalone.json("dags", "unpause", "on_orders")

@@ -770,8 +770,7 @@ with DAG("asking", schedule=orders):
 
 
 def test_to_try_a_dag_takes_a_place_for_temporary_files(shell: Shell) -> None:
-    # Let the command find no writable folder for temporary files, as if its root were read-only, with neither TMPDIR
-    # nor /tmp mounted.
+    # Simulate a system on which no folder for temporary files is writable.
     nowhere = "import sys, tempfile; tempfile._candidate_tempdir_list = lambda: ['/proc']"
     script = f"{nowhere}; sys.argv = ['triggerer', 'dags', 'test', 'x', '--dags-folder', '.']"
     done = subprocess.run(

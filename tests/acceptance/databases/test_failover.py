@@ -154,8 +154,7 @@ def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
         pair.url_of_both,
         seed=time.time_ns() % 2**32,
         patience_s=120,
-        # Let the leases of the streams outlast the outage. Then a lost lease cannot be the reason that no offset is
-        # committed.
+        # The leases outlast the outage. So a lost lease cannot be the reason if no offset is committed.
         settings="[triggerer]\nlease_duration = 120\n",
     )
     scene.records = Records(pair.url)
@@ -169,8 +168,8 @@ def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
         told = [kafka_server.committed_offsets(group, scene.topic) for group in groups]
         pair.standby.stop()
         scene.publish(100)
-        # The service gives up each commit after `commit_timeout`, but the primary shows the commit's rows. When the
-        # service repeats the transaction, it finds these rows.
+        # Without the standby, no commit ends within `commit_timeout`, so the service gives up each commit. Its rows are
+        # on the primary nevertheless, and the service finds them when it repeats the transaction.
         wait_until(
             lambda: scene.records.holds("SELECT count(*) > 250 FROM asset_event"),
             within_s=30,

@@ -1,4 +1,4 @@
-"""A pooler between the services and PostgreSQL: in session mode they work, in transaction mode they refuse to start."""
+"""Services work through a pooler in session mode. They refuse to start on a pooler in transaction mode."""
 
 from __future__ import annotations
 

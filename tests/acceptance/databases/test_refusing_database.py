@@ -290,10 +290,9 @@ def _replaced(scene: SqliteScene) -> Iterator[None]:
 
 @contextmanager
 def _with_an_empty_log(scene: SqliteScene) -> Iterator[None]:
-    """Empty the write-ahead log, and let nobody write until the end of the block. The first write after it needs room.
+    """Empty the write-ahead log, and hold the write lock until the end of the block.
 
-    If the log were not empty, that write might need no room: SQLite may write over a part of the log that is in the
-    database already.
+    The next write then needs disk space. Otherwise SQLite might reuse space in the log.
     """
     log = scene.path.with_name(f"{scene.path.name}-wal")
     with closing(sqlite3.connect(scene.path, isolation_level=None, timeout=30)) as connection:

@@ -101,7 +101,7 @@ def running(folder: Path, url: str, parts: Sequence[str]) -> Iterator[Services]:
 
 @pytest.fixture
 def services(tmp_path: Path, empty_postgres_url: str) -> Iterator[Services]:
-    # All services start at once on an empty database, so they must also agree on who creates the tables.
+    # All services start at once on an empty database, so they compete to create the tables.
     with running(tmp_path, empty_postgres_url, PARTS) as started:
         yield started
 

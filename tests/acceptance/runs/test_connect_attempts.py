@@ -19,8 +19,8 @@ from tests.services.process import ServiceUnavailable
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
-# The DAG's task leaves marks: empty files whose names have the number of the attempt and the time. The mark `begin` is
-# left before an attempt uses Spark.
+# The task records its steps as empty files (marks). A mark's name has the step, the attempt and the time. The mark
+# `begin` is written before the attempt uses Spark.
 _DAG = """
 import os, time, uuid
 from triggerer import DAG, task
@@ -151,7 +151,7 @@ def test_a_run_waits_while_the_server_is_away_and_goes_on_at_the_operators_word(
     try:
         scene.service.start()
         _until(lambda: scene.waits_in_the_queue_for(server))
-        # The run is tried again and again. So a second attempt may be shown too, but it must not begin.
+        # A second attempt may be listed already, but it must not begin.
         assert scene.states()[0] == (1, "unknown")
         assert scene.times("begin", 2) == []
         assert scene.service.run("runs", "resolve", "long", "--last").returncode == 2

@@ -1,10 +1,10 @@
 """Processes are killed at random moments of runs that write, and each output is still written once.
 
 The tests kill the service's processes (executor, worker, run and driver), a Spark Connect server, and the workers and
-executors of a Spark standalone cluster. The tests also check that each run ends once, that no former attempt works
-after the next attempt has begun, and that no process is left.
+executors of a Spark standalone cluster. The tests also check that each run ends once, that no attempt works after the
+next attempt has begun, and that no process is left.
 
-`TRIGGERER_KILLS` sets the number of kills in each test, and `TRIGGERER_SEED` their random moments.
+`TRIGGERER_KILLS` is the number of kills in each test. `TRIGGERER_SEED` is the seed of their random moments.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
             }
             kill_at_random(service, chance, victims, kills=number_of_kills(12))
             _check(service)
-            # The driver is ready for the next run. No former driver is in the list.
+            # The driver is ready for the next run. No earlier driver is in the list.
             _wait_for_applications(cluster, len(having("java", family(service))))
         _wait_for_applications(cluster, 0)
         assert not still_alive(cluster.executors(), within_s=30)

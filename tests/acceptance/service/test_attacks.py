@@ -1,4 +1,4 @@
-"""Two instances on PostgreSQL and Kafka, attacked: nothing lost, nothing twice, and nothing stands still.
+"""Two instances on PostgreSQL and Kafka are attacked. No event is lost or doubled, and delivery continues.
 
 `make soak` attacks at random for an hour (`TRIGGERER_ATTACK_S`), from a seed (`TRIGGERER_SEED`).
 """
@@ -161,8 +161,8 @@ def test_an_owner_that_lost_its_lease_reads_nothing_for_watchers_it_does_not_kno
         )
         time.sleep(1)
         scene.mark_late()
-        # Publish messages for the late watcher. A former owner that still read partitions would commit their offsets,
-        # because it does not know this watcher.
+        # Only the new owner knows the watcher "late". If the previous owner still read partitions, it would commit
+        # their offsets past messages that "late" has not received.
         for _ in range(10):
             scene.publish(60)
             time.sleep(0.1)

@@ -31,8 +31,8 @@ with DAG("on_files", schedule=files):
     read()
 """
 
-# Modules that the command imports before the service starts, in this order. A test sends SIGTERM or SIGINT during one
-# of these imports, so the instant does not depend on the speed of the machine.
+# The command imports these modules, in this order, before the service starts. A test sends SIGTERM or SIGINT at one of
+# the imports. So the moment of the signal does not depend on the machine's speed.
 _IMPORTS = (
     "triggerer.cli.app",
     "typer",
@@ -96,7 +96,7 @@ class Command:
         pytest.fail("the command never had a handler for SIGTERM")
 
     def family(self) -> list[psutil.Process]:
-        """Return the command's process and all processes that it has started, even if they have another parent now."""
+        """Return the command's process and its descendants, found by a mark in their environment."""
         return [process for process in psutil.process_iter() if self._is_marked(process)]
 
     def _is_marked(self, process: psutil.Process) -> bool:

@@ -49,11 +49,11 @@ plain = watched("plain", {base}("{source}", extra={{"n": "n"}}), None)
 
 @dataclass
 class Broker:
-    """A queue of one broker, with poor settings.
+    """A topic or queue of one broker, with settings that `check` warns about.
 
     Attributes:
-        connection: The connection's section of the configuration, in TOML.
-        warns: The warnings about the settings that `check` must print.
+        connection: The broker's `[connections.…]` section, in TOML.
+        warns: Texts that the warnings of `check` must contain.
     """
 
     module: str
@@ -213,9 +213,9 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_and_misses_nothing(
     scene: Scene,
 ) -> None:
-    """`check` ends with 1, but the service starts, and the watcher's sibling runs.
+    """`check` exits with 1, but the service starts, and the watcher's sibling runs.
 
-    Messages that arrive while the watcher is refused are stored for it.
+    Messages that arrive meanwhile are stored for the refused watcher.
     """
     says = "it asks for effectively once, and its trigger promises at least once"
     scene.declare("effectively_once", weak=True)

@@ -1,4 +1,4 @@
-"""Compares our runtime with Airflow's, by turns in one process: `python -m tests.benchmarks.airflow.compare`.
+"""Compares our runtime with Airflow's, alternately in one process: `python -m tests.benchmarks.airflow.compare`.
 
 Run the command from the checkout's root, in an environment with Airflow (see docs/reference/airflow-triggers.md). Most
 figures are processor time, which other processes on the machine hardly change. Both runtimes keep one thread busy.
@@ -106,9 +106,9 @@ async def _ms_per_wakeup(open_side: OpenSide, stuck: int, wakeups: int) -> float
 
 
 def measure_stuck_lanes(*, quick: bool) -> Figures:
-    """Measure the time from sending a single event, in a lane of its own, to its advance.
+    """Measure the time from sending an event, alone in its lane, to its advance. The best of five rounds counts.
 
-    Meanwhile the heads of many other lanes wait for the store. The best of five rounds counts.
+    The first row has no other lanes. In the second row, the heads of many other lanes wait for the store.
     """
     rows = []
     for stuck in (0, 100 if quick else 10_000):
@@ -142,10 +142,10 @@ class _Stalls:
 
 
 async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, float]:
-    """Return the event loop's longest stall in ms: while it is idle, and while the outstanding events are released.
+    """Return the event loop's longest stalls in ms: while `events` events are outstanding, and while they are released.
 
-    One of two subscribers is stuck at its first event. So all `events` events stay outstanding until this subscriber
-    leaves or times out.
+    The events are outstanding because one of two subscribers is stuck at its first event. They are released when this
+    subscriber leaves or times out.
     """
     work = Work(events, 8, stuck_subscribers=frozenset({1}), subscribers=2)
     Work.current = work
@@ -162,9 +162,9 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # If the clock jumped past the timeout, our runtime would assume that the loop was blocked, and would extend
-            # the timeout. So first move the clock exactly to the timeout. In Airflow an event is overdue only after the
-            # timeout, so then move the clock a second further.
+            # If the clock jumped past the timeout, our runtime would take this for a blocked loop, and extend the
+            # timeout. So the first step ends exactly at the timeout. In Airflow, an event is overdue only after the
+            # timeout, so there is a second step.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1
@@ -211,9 +211,9 @@ async def _traced(open_side: OpenSide, work: Work) -> int:
 
 
 def measure_memory(*, quick: bool) -> Figures:
-    """Measure the memory of events behind a head that waits for the store.
+    """Measure the memory that each runtime needs for events behind a head that waits for the store.
 
-    The numbers and the `TriggerEvent`s exist before the measurement, so they do not count.
+    The events themselves do not count: they exist before the measurement.
     """
     count = 1_000 if quick else 10_000
     pairs = [(number, number) for number in range(count)]

@@ -118,10 +118,7 @@ class _Acknowledged(_Filter):
 
 
 class _FastFilter(_Filter):
-    """The trigger's code on the fast path.
-
-    This path has no advances that could show the end of the work, so each filter reports its last message.
-    """
+    """The trigger on the fast path. Nothing is advanced there, so each filter reports that it read the last message."""
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:

@@ -11,9 +11,9 @@ _ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
 
 
 async def drain(made: Any, count: int) -> None:
-    """Read this number of messages from a producer with `advance_lanes` and `run`, and close it.
+    """Read and advance this number of messages, each in its own lane, and close the producer.
 
-    Each message is a lane. Messages that arrive during an advance are advanced together afterwards.
+    The messages that arrive in one turn of the event loop are advanced together. Advances may overlap.
     """
     stream: Any = made.open_stream()
     left = count

@@ -1,8 +1,8 @@
 """Measures the cost of watchers without messages, by broker: `python -m tests.benchmarks.brokers.idle_queues`.
 
-The cases are one watcher, 100 watchers on one queue, and 100 queues with one watcher each. The watchers run under the
-real runtime without a database, in a separate process. A proxy between this process and the broker counts the reads
-from clients, about one for each request.
+The cases are one watcher, 100 watchers on one queue, and 100 queues with one watcher each. The watchers run in a
+separate process, under the real runtime without a database. This process connects to the broker through a proxy. The
+proxy counts its reads from the clients, about one for each request.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
 Run with `python -m tests.benchmarks.brokers.pubsub`.
 
-All sides read one server in one run, by turns. The server sends messages as fast as they are acknowledged
-(tests/services/brokers/pubsub/flood.go). All sides allow the same number and size of outstanding messages.
+The readers below take turns on one server. The server sends messages as fast as they are acknowledged
+(tests/services/brokers/pubsub/flood.go). All readers allow the same number and size of outstanding messages.
 
-- `bare` is the asynchronous client that the producer uses. It acknowledges each message unread, as a protobuf object.
+- `bare` is the asynchronous client that the producer uses. It acknowledges protobuf messages without reading them.
 - `reading` is `bare`, but it also reads each message.
 - `documented` and `documented-reading` are `bare` and `reading` with the client's own classes, as in its documentation.
 - `threaded` is Google's own subscriber with its threads.
 - `producer` is our producer without the runtime.
 - `runtime` is our producer under the real runtime, without a database. One watcher makes an event of each message.
 
-The garbage collector and the switching of threads are set as in the service.
+The garbage collector's thresholds and the switch interval of threads are those of the service.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ def _path(name: str) -> str:
 
 
 async def bare(host: str, name: str, count: int) -> None:
-    """Acknowledge the messages of each answer in one request, several requests at a time, and read no message.
+    """Acknowledge the messages of each response in one request, without reading them. Several requests run at once.
 
-    The program is correct except that a failed request ends the measurement. It extends no lease, because it
-    acknowledges at once. In the producer, the thread that extends leases has nothing to do either.
+    A failed request ends the measurement. No lease is extended, because each message is acknowledged at once.
     """
     await _receive(host, name, count, look=lambda _: None)
 
@@ -263,10 +262,7 @@ async def _run(
 
 
 async def _latency(server: PubSubServer, count: int) -> None:
-    """Send one message at a time to a topic with two subscriptions; show the latencies of both readers.
-
-    The bare client reads one subscription, and the runtime reads the other.
-    """
+    """Send one message at a time to two subscriptions, one for the bare client; show the latencies of both readers."""
     await asyncio.to_thread(server.create, "latency")
     await asyncio.to_thread(server.create_subscription, "latency-bare", "latency")
     received: dict[str, float] = {}

@@ -27,7 +27,7 @@ with DAG("d", schedule=asset, max_active_runs=1000):
 def latency_to_runs(
     url: str, connection: Mapping[str, Any], send: Callable[[str], object], messages: int
 ) -> list[float]:
-    """Return for each message the seconds from before its sending until its run is queued.
+    """Return, for each message, the seconds from just before it is sent until its run is queued.
 
     At most ten messages per second are sent, so that no backlog builds up.
 

@@ -2,7 +2,7 @@
 
 Run with `python -m tests.benchmarks.brokers.servicebus`.
 
-All readers read queues of one test Service Bus in one run, by turns:
+The readers below take turns on queues of one test server:
 
 - `bare` receives up to 100 messages at once and completes them one after the other, as the SDK's samples do.
 - `bare together` completes the messages of a batch at the same time.
@@ -10,8 +10,8 @@ All readers read queues of one test Service Bus in one run, by turns:
 - `runtime` is our producer under the real runtime, without a database. One watcher makes an event of each message.
 - `runtime alone` is `runtime` with a separate advance for each lane.
 
-Then it measures single messages: the time from sending to receipt, and in a whole service on SQLite the time until the
-run is queued. Last, it measures streams without messages.
+Then single messages are sent, to measure the time until receipt and, in a whole service on SQLite, until the run is
+queued. Last, streams without messages are measured.
 """
 
 from __future__ import annotations
@@ -158,10 +158,7 @@ async def measure_throughput(server: ServiceBusServer, count: int, rounds: int) 
 
 
 async def measure_latency(server: ServiceBusServer, count: int) -> None:
-    """Show the time from before a message is sent until it is received, one message at a time.
-
-    First the bare client receives the messages, then the runtime.
-    """
+    """Show the time from just before a message is sent until the bare client, then the runtime, has received it."""
     queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
     found = []
     async with (

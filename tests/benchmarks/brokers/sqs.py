@@ -6,8 +6,8 @@ Throughput is measured with a full queue, by turns:
 - `runtime` is our producer under the real runtime with one watcher.
 - `alone` is `runtime` with a separate advance for each lane.
 
-Latency is measured with one message at a time, from before it is sent until it is received. In a whole service on
-SQLite it is measured until the run is queued.
+Latency is measured with one message at a time: from just before it is sent until it is received and, in a whole service
+on SQLite, until its run is queued.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""The cost of catching up: its rate compared with live delivery, its effect on live delivery, and a thousand watchers.
+"""The cost of catching up: its rate, its effect on live delivery, and a thousand watchers that catch up.
 
     python -m tests.benchmarks.falling_behind.catch_up [kafka|rate|head|many]
         [--messages 1000000] [--rates 100,1000] [--watchers 1000]
 
-The runtime works alone in one process, with a store that stores nothing. All parts except *kafka* read a log in memory,
-so they compare the runtime's own work. In a service the broker and the database take time too, so its ratios are closer
-to 1. `sick_watchers` in this folder measures the effect of four sick watchers on a whole service.
+The runtime works alone in one process, with a store that stores nothing. All parts except *kafka* read a log in memory.
+So they measure only the runtime. In a service, the broker and the database take time too, and a rate of catching up is
+closer to the live rate. `sick_watchers` in this folder measures the effect of four sick watchers on a whole service.
 
 - *kafka*: a watcher reads a whole topic of Apache Kafka live, and derives an event from one message in ten. Then a
   watcher reads the same topic as its backlog, while no message arrives. Aim: 0.7 of the live rate.
-- *rate*: the comparison of *kafka* on the log in memory, which costs nothing to read. It is also done with watchers
-  that derive an event from every message.
-- *head*: one watcher takes messages that arrive at a steady rate. It works first alone, then beside a watcher that
-  catches up all the time. A latency counts from the instant at which a message is due until its event is durable.
-  Aim: a p99 at most 1.5 times the p99 alone.
-- *many*: a number of watchers with a backlog of an hour in all lanes catch up beside a live watcher, for some seconds.
+- *rate*: the comparison of *kafka*, on the log in memory. It is repeated with watchers that derive an event from every
+  message.
+- *head*: the latency of one watcher, to which messages arrive at a steady rate: first alone, then beside a watcher that
+  catches up all the time. A latency begins when the message is due, and ends when its event is durable. Aim: a p99 at
+  most 1.5 times the p99 alone.
+- *many*: for some seconds, `--watchers` watchers catch up beside a live watcher. Each has a backlog of an hour in all
+  lanes.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ def _compare_heads(rate: float, seconds: float) -> Row:
 async def _head(rate: float, seconds: float, has_laggard: bool) -> tuple[list[float], int]:
     """Return the sorted latencies of the live watcher in ms, and the number of messages that a second watcher read.
 
-    The second watcher is behind. It exists only if `has_laggard` is true; otherwise the number is 0.
+    The second watcher is behind. Without `has_laggard` there is no second watcher.
     """
     log = Log(_ENDLESS, _ENDLESS + round(rate * seconds), rate=rate)
     took: list[float] = []

@@ -24,7 +24,7 @@ _SEEN: Final = struct.Struct("<qq")
 class Durable:
     """Tells when the reader first saw each event in the store.
 
-    Only one recorder writes at a time, so ids have the order of the commits.
+    The reader records the highest id at each poll. This is enough, because ids have the order of the commits.
     """
 
     def __init__(self, path: Path) -> None:

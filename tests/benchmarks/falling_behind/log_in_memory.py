@@ -1,5 +1,6 @@
-"""An upstream in memory that works like a Kafka topic, its watchers, and a store that stores no event. So only the
-runtime takes time.
+"""A log in memory that works like a Kafka topic, its watchers, and a store that stores no event.
+
+So a benchmark can measure the runtime alone.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def spec(number: int, *, one_in: int, behind_from: int | None = None) -> Trigger
 class Store:
     """Takes events and positions from the runtime, and stores none of the events.
 
-    If the runtime submits an event in one turn of the event loop, the store reports it as durable in the next turn.
+    An event is reported as durable one turn of the event loop after it was submitted.
 
     Args:
         on_stored: Gets the watcher and the payload of each event once it is durable.

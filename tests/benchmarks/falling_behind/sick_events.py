@@ -66,10 +66,9 @@ def events_of(records: Records, name: str) -> list[Event]:
 
 
 def expected_of(name: str, stretches: Sequence[Stretch], sick: Sequence[Stretch]) -> set[int]:
-    """Return the numbers of the messages that a watcher should take.
+    """Return the numbers of the messages that a watcher should accept: one in ten of its stretches.
 
-    Args:
-        name: The watcher's asset. A healthy watcher takes messages of all stretches, a sick watcher only of `sick`.
+    A healthy watcher takes messages of all `stretches`, a sick watcher only of those in `sick`.
     """
     kind, _, number = name.partition("-")
     of, digit = (stretches, int(number) % TAKES_ONE_IN) if kind == "well" else (sick, 0)

@@ -8,7 +8,7 @@ watchers takes one message in ten. The sick watchers are:
 
 - `raising`: its filter raises on every message.
 - `hanging`: its filter hangs.
-- `absent`: its trigger cannot be made of its arguments.
+- `absent`: its trigger's constructor raises, so the service cannot host it.
 - `slow`: its filter needs 50 ms for each message.
 
 One run has three phases:

@@ -40,8 +40,8 @@ async def publish_stamped(
 ) -> Stretch:
     """Send one message every `1 / rate` seconds, without waiting for earlier messages (an open loop).
 
-    A message has its number `n`, the number's last digit `d`, and the flag `sick`. Its instant `at` is the hand-over to
-    the client (CLOCK_MONOTONIC, ns). The producer is idempotent, so each message is in the log once and in order.
+    A message has its number `n`, the number's last digit `d`, the flag `sick`, and the instant `at` of its sending
+    (CLOCK_MONOTONIC, ns). The producer is idempotent, so each message is in the log once and in order.
     """
     async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, linger_ms=0, enable_idempotence=True

@@ -1,12 +1,12 @@
 """`python -m tests.benchmarks.spark.bare_spark --modes local,classic,connect`: a run's first row beside bare PySpark.
 
-In each mode the product is measured first, and then a bare PySpark client:
+In each mode, two times are measured:
 
-- The product has a warm worker. The time goes from the queueing of a run to its first row.
-- The client has a warm driver or server. The time goes from the request for a new session to its first row.
+- with the product and a warm worker: from the queueing of a run to its first row.
+- with a bare PySpark client and a warm driver or server: from the request for a new session to its first row.
 
-Both make a DataFrame of three Python rows and take the first row. `cold` is the first measurement. For the product, it
-includes the start of the worker and of the driver. For bare PySpark, it includes the start of the driver.
+Both make a DataFrame of three Python rows and take the first row. The first measurement is `cold`: it includes the
+start of the driver and, for the product, of the worker.
 """
 
 from __future__ import annotations

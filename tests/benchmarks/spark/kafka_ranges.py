@@ -1,10 +1,10 @@
-"""Compares reading ranges of offsets with Spark's own reading of Kafka.
+"""Compares `kafka_ranges(...).read` with Spark's own source for Kafka.
 
 Run with `python -m tests.benchmarks.spark.kafka_ranges --messages 2000000 --rounds 3`.
 
 The topic has four partitions, and Spark runs in local mode. First a watcher of ranges makes the events. Then each round
-reads all messages twice: with Spark's own source from the earliest to the latest offset, and with
-`kafka_ranges(...).read`. The two take turns in being first. Both count the messages and sum the sizes of their values.
+reads all messages in both ways, in alternating order. Spark's own source reads from the earliest to the latest offset.
+Both ways count the messages and sum the sizes of their values.
 """
 
 from __future__ import annotations

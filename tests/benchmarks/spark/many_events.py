@@ -1,10 +1,10 @@
-"""Compares two ways of `to_dataframe` for a run's events: from files and by pages.
+"""Compares the two ways of `to_dataframe` to read a run's events: from files, and page by page.
 
 Run with `python -m tests.benchmarks.spark.many_events --events 1000000`.
 
-Each way is one run in local mode on SQLite. The executor and the worker are new, and the task warms up its Spark
-session before it measures. The task makes the DataFrame, counts its rows, and sums one field. It measures its own
-times, and the largest resident size of its process.
+Each way is measured in one run, in Spark's local mode on SQLite, with a new executor and worker. The task first warms
+up its Spark session. Then it makes the DataFrame, counts its rows, and sums one field. It measures the time of each
+step, and the largest resident size of its process.
 """
 
 from __future__ import annotations

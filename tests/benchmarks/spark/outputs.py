@@ -2,8 +2,8 @@
 
 Run with `python -m tests.benchmarks.spark.outputs [--rounds N] [--only delta]`.
 
-One warm local session writes 1,000 rows to an existing table, by turns bare and with `output`. `--calls` shows the
-functions that take the time of one write with `output`.
+One warm local session writes 1,000 rows to an existing table, alternately bare and with `output`. `--calls` profiles
+the Python functions of one write with `output`.
 """
 
 from __future__ import annotations

@@ -56,9 +56,7 @@ async def _started(house: House, pk: int, marker: Path) -> None:
 
 
 async def _stop(pid: int) -> None:
-    """Send SIGSTOP, and wait until the process has stopped. Until then, one of its threads could still read the message
-    that gives it a run.
-    """
+    """Send SIGSTOP, and wait until the process has stopped. Until then, it could still receive a run."""
     os.kill(pid, signal.SIGSTOP)
     with anyio.fail_after(10):
         while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
@@ -88,7 +86,7 @@ async def _waiting_process(executor: Executor) -> psutil.Process:
 
 
 async def _stop_waiting_process(executor: Executor) -> psutil.Process:
-    """Stop the process that waits for a run. Search again if the process of an ended run was found first."""
+    """Stop the process that waits for a run. If the process that was found belongs to an ended run, search again."""
     while True:
         waiting = await _waiting_process(executor)
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -195,7 +193,7 @@ async def test_a_process_that_dies_while_it_reads_the_file_fails_its_run(house: 
 async def test_a_worker_that_cannot_start_fails_its_run(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run fails at once. Other executors could not start a worker either, so the run would be repeated for ever."""
+    """The run is not repeated: other executors could not start a worker either, so the repeats would never end."""
     await house.add_dag("sleeps", SLEEPS)
     (house.folder / "sitecustomize.py").write_text("import os; os._exit(9)")
     monkeypatch.setenv("PYTHONPATH", str(house.folder))
@@ -208,7 +206,7 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot keeps a dead worker until its next run. By then another process may have the worker's process id."""
+    """A slot keeps a dead worker until the slot's next run. By then another process may have the worker's pid."""
     setup = {
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
@@ -388,8 +386,7 @@ async def test_clean_restarts_use_up_none_of_a_runs_attempts(any_house: House) -
             await _started(house, pk, marker)
             assert (await house.run(pk)).attempt == 1
         assert (await house.run(pk)).state == "queued"
-    # Now store that an executor has died while it executed the run. This execution counts as an attempt, and the run is
-    # executed again.
+    # Now an executor dies while it executes the run. This counts as an attempt, and the run is executed again.
     params = {"marker": str(house.folder / "last"), "long": False}
     lost = {"state": "running", "executor": "dead", "attempt": 1}
     await house.change_run(pk, params=params, **lost)
@@ -479,7 +476,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def _service(house: House, *, dies_with_the_first_worker: bool = False) -> subprocess.Popen[bytes]:
-    """Start a process with an executor. It waits until it is killed, or kills itself instead of starting a worker."""
+    """Start a process with an executor, to be killed. It may also kill itself when it should start a worker."""
     dies = "yes" if dies_with_the_first_worker else ""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path), dies],
@@ -628,7 +625,10 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor took the run's executor for dead, and queued the run. The run's executor claims it again."""
+    """Another executor believes that the run's executor is dead, and queues the run.
+
+    The run's executor then claims the run again.
+    """
     house = any_house
     await house.add_dag(
         "notes",
@@ -709,7 +709,7 @@ async def test_an_executor_that_is_cancelled_while_it_starts_ends(house: House, 
                 await checkpoint()
             tasks.cancel_scope.cancel()
 
-    # A timeout would not end an executor that hangs in a shielded scope. So start the executor in a separate task.
+    # A timeout cannot end an executor that hangs in a shielded scope, so start the executor in a separate task.
     starting = asyncio.ensure_future(start_and_cancel())
     await asyncio.wait([starting], timeout=10)
     has_ended = starting.done()

@@ -1,6 +1,6 @@
 """The kernel kills the workers of a suspended executor before other executors may take over the workers' runs.
 
-In these tests only the kernel can end a worker, because a suspended process (SIGSTOP) cannot end other processes.
+The tests suspend the executor's process (SIGSTOP). Then it cannot end its workers, so only the kernel can.
 """
 
 import os
@@ -35,7 +35,7 @@ from triggerer.store.schema.models import Instance
 
 EXPIRY = timedelta(seconds=6)
 
-# Each attempt writes its process id to `log`. The first attempt starts a process in place of the JVM, and waits for it.
+# Each attempt writes its process id to `log`. The first attempt then waits for a child process, which stands for a JVM.
 STAYS = """
     import subprocess
 
@@ -168,10 +168,9 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
 
 
 async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
-    """Wait until the processes are gone. Return the last `boottime` at which one of them was still alive.
+    """Wait until the processes are gone. Return the last `boottime` at which one of them was seen alive.
 
-    The time at which this process notices their end would be less exact, because this process may have to wait for a
-    processor.
+    The time at which their end is noticed could be too late, if this process has to wait for a processor.
     """
     seen_at = 0.0
     with anyio.fail_after(within_s + 30):
@@ -274,7 +273,7 @@ async def test_a_guard_that_is_killed_ends_the_runs_which_are_queued_again(house
             guard = _guard_of(executor)
             guard.kill()
             await _gone([worker, child], within_s=5)
-            # An extra sweep of this executor finds the run. No other executor exists, and no regular sweep comes soon.
+            # Only an extra sweep can find the run: no other executor exists, and the next regular sweep is far away.
             (run,) = await house.ended(pk, timeout=20)
             assert _guard_of(executor) != guard
     assert (run.state, run.executor, run.attempt) == ("success", "one", 1)
@@ -300,7 +299,7 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
 async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor loses its lease, and has it back before the worker has ended.
+    """The executor loses its lease, and regains it before the worker has ended.
 
     So the first sweep counts the run as executing.
     """
@@ -363,8 +362,8 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)
-        # Processes that execute Python functions are in process groups of their own. They exit when the JVM has ended,
-        # but at a load of 12 that once took three seconds. So suspend all processes: then only the kernel can end them.
+        # Spark's Python workers are in process groups of their own. They exit after the JVM, but on a busy machine that
+        # once took three seconds. So suspend all processes: then only the kernel can end them.
         assert len({os.getpgid(one.pid) for one in family}) > 3
         for one in family:
             one.suspend()
@@ -408,7 +407,7 @@ async def test_a_guard_ends_only_when_it_is_due() -> None:
             assert await guard.wait() == -signal.SIGKILL
         assert due + 1 <= boottime() < due + 50
         assert guard.has_ended
-        # A heartbeat may come before the executor has noticed the end of the guard. Then `extend` must not raise.
+        # `extend` must not raise if a heartbeat calls it before the executor has noticed the end of the guard.
         guard.extend(due + 100)
 
 

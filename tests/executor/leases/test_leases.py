@@ -22,7 +22,7 @@ from triggerer.store.schema.models import Instance
 
 EXPIRY = timedelta(seconds=6)
 
-# The first run sleeps until it is killed. Each later run reports whether an earlier one is still there.
+# The first run sleeps until it is killed. A later run touches `overlap` if the process of an earlier run is alive.
 ONE_AT_A_TIME = """
     with DAG("one_at_a_time"):
         @task

@@ -158,7 +158,7 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
 
 
 async def _warm(executor: Executor) -> None:
-    """Wait until a worker has a JVM. The session is not open at that time, so a run that arrives waits for it."""
+    """Wait until a worker has a JVM. The session may not be open yet, so a run that arrives may have to wait for it."""
     with anyio.fail_after(120):
         while True:
             children = [

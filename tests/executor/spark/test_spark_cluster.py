@@ -41,8 +41,7 @@ HOLDS = """
 
 @pytest.fixture
 async def cluster_house(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
-    # Set the driver's address and the Python of Spark's executors. By default Spark uses the host's address, and the
-    # first Python on PATH.
+    # By default, the driver has the host's address, and Spark's executors start the first Python on PATH.
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
@@ -104,8 +103,8 @@ async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
         run = await waits(house, pk, spark_cluster)
         said = said_of_waits(house, run)
         assert said[-1] == f"WARNING triggerer.run: the run waits for {run.waiting_for}"
-        # Queue a third run, which could get both cores as soon as the first run ends. The second run waits already, and
-        # must continue before the third.
+        # Queue a third run, which could take both cores when the first run ends. The second run waits longer, so it
+        # must get the cores first.
         (last_pk,) = await house.queue("holds", params=last.params)
         first.open()
         (run,) = await house.ended(pk, timeout=TIMEOUT_S)

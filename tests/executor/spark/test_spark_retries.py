@@ -1,4 +1,4 @@
-"""A further try of a task begins once nothing of the former try works on Spark."""
+"""The next try of a task begins only when no work of the previous try runs on Spark."""
 
 import sys
 from collections.abc import Iterator

@@ -135,7 +135,7 @@ async def test_a_repeated_attempt_emits_nothing_twice(any_house: House) -> None:
     async with house.executor():
         (pk,) = await house.queue("twice")
         await house.ended(pk)
-        # Queue the run again, as if its process had died after the task had ended, and before the run had ended.
+        # Queue the run again, as if its process had died between the end of the task and the end of the run.
         await house.change_run(pk, state="queued", ended_at=None)
         house.database.wakeups.publish_everything()
         run = await house.until(pk, lambda run: run.state == "success" and run.attempt == 2)

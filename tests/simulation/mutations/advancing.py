@@ -65,7 +65,7 @@ def advance_again_after_an_advance_raised() -> Replacements:
 
 @mutation(rules="S1", seed=198)
 def advance_with_nobody_subscribed() -> Replacements:
-    """The last watcher has left, the poll continues, and an event without subscribers counts as clean (`is_clean`)."""
+    """After the last watcher has left, the poll continues, and events without subscribers count as clean."""
 
     def is_clean(self: AdvanceOutcome) -> bool:
         return not self.failed and not self.rejected
@@ -92,7 +92,7 @@ def an_advance_that_hangs_is_waited_for() -> Replacements:
 def commit_past_a_failed_position() -> Replacements:
     """An offset fails in one batch, and a later batch commits past that offset.
 
-    The bug is in the model of a producer: the broker's position is the producer's duty.
+    The bug is in the simulation's producer, because producers are responsible for the broker's position.
     """
 
     def position(self: Any, delivery: Delivery) -> int:

@@ -17,7 +17,7 @@ from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW
 
 @mutation(rules="S9", seed=8, quick=True)
 def a_forgotten_pause_is_not_told_again() -> Replacements:
-    """A lane went to another consumer and came back, and the producer is not asked again to pause it."""
+    """A paused lane goes to another consumer and comes back, but the producer is not asked to pause it again."""
     right = Flow._pause_lane
 
     async def pause_lane(self: Flow, producer: SharedStreamProducer, lane: Lane) -> None:
@@ -77,7 +77,7 @@ def a_relieved_lane_is_never_resumed() -> Replacements:
 
 @mutation(rules="L6", seed=104)
 def a_lane_filled_by_one_watcher_is_not_checked() -> Replacements:
-    """A lane is paused, and the runtime does not check which watcher fills it, because the poll serves other lanes."""
+    """When the runtime pauses a full lane, it does not check which watcher fills the lane."""
 
     async def handle_full_lane(self: Flow) -> None:
         lane, self._lanes.newly_full = self._lanes.newly_full, None

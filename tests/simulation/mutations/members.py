@@ -64,7 +64,7 @@ def a_sibling_misses_the_restart_cohort() -> Replacements:
 
 @mutation(rules="S3|S2/S7", seed=1, quick=True)
 def a_watcher_in_back_off_misses_messages_that_its_sibling_commits() -> Replacements:
-    """A watcher whose filter failed does not count until the filter is back, so its sibling's success is enough."""
+    """While a watcher's failed filter waits for its restart, the broker advances without the watcher."""
 
     def fail_in(self: Member, group: Group, subscriber: Subscriber, error: Exception) -> None:
         self.is_absent = not subscriber.is_present
@@ -92,7 +92,7 @@ def shutdown_counts_as_handled() -> Replacements:
 
 @mutation(rules="S5", seed=20, quick=True)
 def the_fast_path_drops_an_event_while_it_checks_its_readers() -> Replacements:
-    """The poll of the fast path checks whether its readers are too slow, and loses the next event."""
+    """After the fast path's poll has checked whether its readers are too slow, it loses the next event."""
     right_run, right_check = FanOut.run, Flow.check
     polls: dict[Flow, AsyncGenerator[Any, None]] = {}
 
@@ -111,7 +111,7 @@ def the_fast_path_drops_an_event_while_it_checks_its_readers() -> Replacements:
 
 @mutation(rules="S2/S7", seed=123)
 def an_event_that_no_selector_can_read_reaches_no_filter() -> Replacements:
-    """A selector cannot read an event, and the filters that would have accepted or rejected it do not get it."""
+    """If a selector raises at an event, the filters with this selector do not get the event."""
 
     def find(self: _Table, event: Any) -> Iterable[Selecting]:
         try:

@@ -100,7 +100,7 @@ def a_replayed_message_is_deleted_before_its_events_are_durable() -> Replacement
 
 @mutation(rules="S13", seed=28, quick=True)
 def bytes_of_others_go_with_a_message() -> Replacements:
-    """The bytes of a parked message are deleted with it, although other messages refer to them.
+    """When a parked message is deleted, its bytes are deleted too, although other watchers' messages refer to them.
 
     The bug is in the simulation's model of the statement that deletes the bytes.
     """

@@ -51,7 +51,7 @@ def a_deadline_wakes_nobody() -> Replacements:
 
 @mutation(rules="L2", seed=13)
 def a_key_that_has_run_waits_for_all_its_parts_again() -> Replacements:
-    """A key that has had its run waits for all of its parts again, so a corrected part starts no run."""
+    """After a key's run, the key waits for all its parts again. So an event that corrects one part starts no run."""
     right = dividing.key_record
 
     def key_record(
@@ -80,7 +80,7 @@ def a_quiet_period_counts_from_the_first_event() -> Replacements:
 
 @mutation(rules="P1|P4", seed=1605)
 def a_share_that_a_run_took_counts_again() -> Replacements:
-    """An event is mapped again, and counts for a key whose run has taken it. So the key's next run has no event."""
+    """An event that is mapped again counts for a key whose run has taken it. So the key's next run has no event."""
     right = partitions.store_shares
 
     def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:

@@ -1,6 +1,6 @@
 """Registers mutations, the planted bugs that the simulation must find.
 
-A mutation is a function. It yields methods or functions of the product, each with the wrong version that replaces it.
+A mutation is a function that yields pairs: a method or function of the product, and the wrong version that replaces it.
 """
 
 from __future__ import annotations

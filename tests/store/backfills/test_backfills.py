@@ -1,4 +1,4 @@
-"""Backfills on each database: which runs they make, how many at a time, and what is left when they are cancelled."""
+"""Backfills on each database: which runs they make, how many at once, and what remains after a cancellation."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def test_an_active_run_is_never_repeated_and_a_missing_one_always_made(
 
 
 async def _catch_up(database: Database, *, start: int, last: int, cap: int = 16) -> None:
-    """Add successful runs from `start` to `last`, and let catch-up make the runs of the later days of January."""
+    """Add successful runs for the days `start` to `last`. Let catch-up create the runs from then to 31 January."""
     for number in range(start, last + 1):
         await _add_run(database, number, "success")
     async with database.transaction() as session:
@@ -434,7 +434,7 @@ async def _start_backfill_in_steps(database: Database) -> None:
 async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_look(
     postgres: Database,
 ) -> None:
-    """The scheduler reads the DAG without a lock, so it learns of the backfill only from the changed row of the DAG."""
+    """The scheduler reads the DAG without a lock. It notices the backfill only by the changed row of the DAG."""
     await add_dag(postgres, "d", DAILY, params={"p": 1}, is_paused=True)
     await add_dag(postgres, "other", DAILY)
     await _catch_up(postgres, start=1, last=2, cap=100)
@@ -469,8 +469,8 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
     await _start(daily, 1, 2, reprocess=Reprocess.ALL)
     async with daily.reading() as session:
         later, first = await list_backfills(session)
-    # The first backfill is done, although two of its runs are queued again. It skipped day 4, which had a run already,
-    # so that run is not one of its runs.
+    # The first backfill stays done, although the later one has queued two of its runs again. Day 4 had a run before, so
+    # that run belongs to neither.
     assert (first.state, first.runs) == ("done", {"queued": 2, "success": 1})
     assert (later.state, later.runs) == ("running", {"queued": 2})
     await _end(daily, 1, 2)
@@ -491,7 +491,7 @@ async def test_new_and_repeated_runs_have_the_backfills_parameters(
     started = await _start(daily, 3, 5, reprocess=Reprocess.FAILED, max_active=2, params=given)
     assert started.params == given
     await _end(daily, 3, 4)
-    # Only two runs may be active at once, so `advance` makes the third after the others have ended.
+    # Only two runs may be active at once. They have ended, so `advance` creates the third.
     async with daily.transaction() as session:
         await advance(session, started.id)
     repeated, *made = sorted(await runs_of(daily, "d"), key=lambda run: run.run_after)

@@ -1,4 +1,4 @@
-"""Backfills of partition keys on each database: which runs they make, how many at a time, and what they leave alone."""
+"""Backfills of partition keys on each database: which runs they make, how many at once, and what they do not touch."""
 
 from __future__ import annotations
 

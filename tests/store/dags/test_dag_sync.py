@@ -239,7 +239,7 @@ async def test_a_stream_is_named_as_its_trigger_describes_it_now(database: Datab
 
 
 async def test_a_new_text_of_a_streams_key_is_announced(database: Database) -> None:
-    """Without the announcement, an open page would show the former text until another change."""
+    """Without the announcement, an open page would show the old text until another change."""
     await sync(database, FULL)
     watchers = tuple(replace(one, stream_key="kafka x") for one in FULL.watchers)
     renamed = replace(FULL, watchers=watchers)
@@ -429,8 +429,8 @@ async def test_a_uri_that_changes_takes_nothing_from_the_dags_that_wait(database
         session.add(AssetAliasMember(alias_id=alias_id, asset_id=row.id))
     (old,) = await emit(database, row.id)
     changed = await sync(database, defined("u2"))
-    # The asset's row was renamed, and the watcher still refers to it. So the running watcher continues, and its next
-    # event is queued.
+    # The asset's row has the new URI, and the watcher still refers to this row. So the watcher continues to run, and
+    # its next event is queued.
     assert not changed.stream_digests
     (now,) = await rows(database, Watcher)
     assert (now.id, now.asset_id) == (watched.id, row.id)

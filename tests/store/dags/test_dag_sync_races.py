@@ -136,7 +136,7 @@ class _Between:
 async def test_a_file_that_changes_a_watcher_while_its_stream_is_given_up_does_not_deadlock(
     postgres: Database,
 ) -> None:
-    """An earlier version met this deadlock, and kept the lease. Nobody read the stream until the lease expired."""
+    """After this deadlock, an earlier version kept the lease, so nobody read the stream until the lease expired."""
     fence = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
     async with postgres.transaction() as session:

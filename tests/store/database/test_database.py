@@ -236,7 +236,7 @@ async def test_a_second_service_is_refused_also_by_the_name_of_a_link(
 async def test_a_lock_that_cannot_be_opened_is_an_error_that_names_it(sqlite_url: str) -> None:
     async with open_database(sqlite_url) as database:
         assert database.path is not None
-        # A folder in place of the lock file stands for another user's file: not even root can open it as a file.
+        # A folder stands for a lock file of another user: not even root can open a folder as a file.
         lock = beside(database.path, ".lock")
         lock.mkdir()
         with (

@@ -96,7 +96,7 @@ COLUMNS: dict[str, Callable[[Any], Any]] = {
         id=5, digest="u", classpath="m.T", kwargs=value, stream_digest="stream"
     ),
 }
-# A row with one of the columns below refers to rows of other tables, so a separate test stores such rows.
+# Rows with these columns refer to rows of other tables, so a separate test stores them.
 OTHERS = {
     "dag_run.params",
     "dag_run.again",

@@ -235,7 +235,7 @@ async def test_a_default_certificate_that_is_not_there_may_come_back(
 
 
 async def _until_it_changes(url: str) -> None:
-    """Connect again and again until an attempt fails, and raise the error of this attempt.
+    """Connect repeatedly, and raise the first error.
 
     The first attempts may succeed, because the server takes a moment to reload its certificate files.
     """

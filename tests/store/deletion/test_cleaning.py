@@ -130,8 +130,8 @@ async def test_cleaning_ends_after_the_last_old_event(
     monkeypatch.setattr(cleaning_events, "_WINDOWS_BEYOND", 3)
     await add_asset(database, 1, "a")
     old = await now_of(database) - AGES
-    # `None` stands for an event of this moment. The search for old events ends after three such events in a row, so it
-    # finds the second old event, but not the third.
+    # `None` stands for an event with the current time. The search ends after three such events in a row, so it finds
+    # the second old event, but not the third.
     times = [old, None, None, old, None, None, None, old, None]
     async with database.transaction() as session:
         await record_events(session, [NewAssetEvent(1, timestamp=at) for at in times])
@@ -294,7 +294,7 @@ async def test_a_failure_holds_a_dag_that_depends_on_its_past_for_however_long(
 
 
 async def test_the_last_run_of_each_kind_stays(database: Database) -> None:
-    """Timed and event-driven runs take turns, for which the scheduler needs the last run of each kind."""
+    """To decide on the next run, the scheduler needs the last timed run and the last event-driven run."""
     await add_asset(database, 1, "flights")
     either = OnEither(
         CronDataIntervalTimetable("@yearly", timezone="UTC"),

@@ -62,7 +62,7 @@ async def test_a_key_does_not_run_again_since_the_event_waits_for_another_one(
     assert (found.runs, would.runs) == (0, 0)
     assert found.kept_runs == 10
 
-    # Put the events that wait for keys back into the queue, as a changed DAG file or a deletion of queued events does.
+    # A changed DAG file, for instance, puts the events that wait for keys back into the queue.
     async with database.transaction() as session:
         assert await return_to_queue(session, ["days"]) == {"days"}
     assert (await cleaned(database)).runs == 0

@@ -54,7 +54,7 @@ def submit(
     fence: Fence = FENCE,
     payload: Any = None,
 ) -> list[Exception | None]:
-    """Submit events with these numbers, and the last number as the bookmark; return a list that gets the outcome."""
+    """Submit events with these numbers, and the last number as the bookmark. The returned list receives the outcome."""
     told: list[Exception | None] = []
     events = [TriggerEvent({"n": payload or n}, key=f"key/{n}") for n in numbers]
     value = str(numbers[-1]).encode()

@@ -194,8 +194,8 @@ async def test_it_is_full_until_enough_bytes_are_settled(database: Database) -> 
     for n, text_ in enumerate(texts):
         Event({"text": text_}, f"k{n}", source=three).submit_to(recorder)
         seen.append((recorder.is_full, recorder.unsettled_bytes))
-    # Each event becomes three rows, so the recorder counts its payload's size in memory three times. An emoji is in the
-    # third text, so each character of this text takes four bytes.
+    # Each event becomes three rows, so the recorder counts its payload three times. Because of the emoji, Python stores
+    # each character of the third text in four bytes.
     assert seen[0] == (False, 3 * len(encode_extra({"text": texts[0]}, max_bytes=1_000)))
     assert [is_full for is_full, _ in seen] == [False, False, True]
     assert seen[2][1] - seen[1][1] > 3 * 4 * 100

@@ -19,7 +19,7 @@ RUN = 7
 
 
 async def seed(database: Database) -> tuple[list[int], list[int]]:
-    """Add events of two assets of one alias, in turn, all in one run; return the ids of each asset's events."""
+    """Add one run with events of two assets, alternately. One alias has both assets. Return each asset's event ids."""
     await add_alias(database, 1, "both")
     for asset_id, name in ((1, "a"), (2, "b"), (3, "none")):
         await add_asset(database, asset_id, name)
@@ -227,13 +227,13 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
         ]
     assert len(plans) == 12
     for plan in plans:
-        # A query that does not join the watchers may sort ids. The query for the page's rows joins the watchers. This
-        # query must read the rows in order, without a sort, so that it can stop after the page's last row.
+        # Only the query for the page's rows joins the watchers. It must read the rows in order, without a sort, so that
+        # it can stop after the page's last row. Other queries may sort ids.
         if "USE TEMP B-TREE FOR ORDER BY" in plan:
             assert not any("watcher" in line for line in plan), plan
         for line in plan:
             if "asset_event" in line:
-                # The range of ids must be a condition of the index search, not a filter on the rows that were found.
+                # The range of ids must limit the index search. A filter on the rows that were found is not enough.
                 assert line.startswith("SEARCH"), plan
                 assert line.endswith(("id<?)", "(rowid=?)", " (asset_id=?)")), plan
 

@@ -21,9 +21,10 @@ _WORK = text("SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat
 
 @pytest.fixture
 async def misjudged(postgres: Database) -> Database:
-    """A database that was analyzed after a cleaning. Events with odd ids are in a run, and no event waits in a queue.
+    """A database whose statistics were collected while its tables were empty.
 
-    Every seventh event belongs to the asset `b`, the others to the asset `a`.
+    Events with odd ids are in a run, and no event waits in a queue. Every seventh event belongs to the asset `b`, the
+    others to the asset `a`.
     """
     await add_asset(postgres, 1, "a")
     await add_asset(postgres, 2, "b")

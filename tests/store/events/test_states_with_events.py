@@ -1,7 +1,4 @@
-"""A producer with `state_after` has its state stored in the same transaction as its events.
-
-The tests run on each database.
-"""
+"""The state of a producer with `state_after` is stored in the same transaction as its events, on each database."""
 
 from __future__ import annotations
 
@@ -65,9 +62,9 @@ def submit(recorder: EventRecorder, made: Sequence[Event], value: int) -> list[E
 def fails_between(
     monkeypatch: pytest.MonkeyPatch, error: Exception, *, times: int = 1_000_000
 ) -> list[int]:
-    """Let `times` transactions fail after they have written events, and before they write the state.
+    """Let `times` transactions fail between the write of their events and the write of the state.
 
-    Return a list whose only item is the number of failures.
+    The only item of the returned list is the number of failures so far.
     """
     save_states, failed = recorder_module.save_states, [0]
 

@@ -40,7 +40,7 @@ from triggerer.store.watchers.listing import list_ailing_watchers, list_watchers
 async def seed(database: Database) -> None:
     """Add a DAG on `a`, a paused DAG on `b`, a DAG on both, and a stale DAG.
 
-    The scheduler runs after 3 events of `a`. Then 1 event of `b` follows.
+    Then add 3 events of `a`, run the scheduler once, and add 1 event of `b`.
     """
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
@@ -94,8 +94,7 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
 
         every = [row.id for row in await asset_events.list_asset_events(session)]
         of_a = [row.id for row in await asset_events.list_asset_events(session, asset="a")]
-        # `on_a` has taken the events of `a`. They are still queued for `on_both`, whose run has been due since the
-        # event of `b`.
+        # `on_a` has taken the events of `a`. They are still queued for `on_both`, whose run is due but not created yet.
         assert await ids("queued") == sorted(set(every) - {unused})
         assert await ids("consumed") == []
         assert await ids("unused") == [unused]
@@ -275,10 +274,7 @@ async def test_the_cost_of_the_list_of_dags_does_not_grow_with_waiting_events(
 
 
 async def _waiting(database: Database, *, queued: int, keyed: int) -> None:
-    """Add events to the queues of DAG `d`.
-
-    `queued` events wait, and the same number of events is in a run. `keyed` further events wait for two keys each.
-    """
+    """Add events to the queue of DAG `d`: `queued` that wait, as many in a run, and `keyed` that wait for two keys."""
     await add_asset(database, 1, "a")
     for dag_id in ("another", "d"):
         await add_dag(database, dag_id, None)

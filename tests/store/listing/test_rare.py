@@ -24,7 +24,7 @@ TAKEN, SILENT = 40_000, 20_000
 RUNS = TAKEN // 10
 
 # The first TAKEN events belong to the asset `often`, except 11, 22 and 33, which belong to `rare`. Each run has taken
-# ten of the first TAKEN events. The later events belong to `silent`, for which no DAG waits.
+# ten of these events. The later events belong to `silent`, for which no DAG waits.
 _NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 _ASSET = f"""CASE WHEN i > {TAKEN} THEN 3 WHEN i IN (11, 22, 33) THEN 2 ELSE 1 END"""
 _RUN = """
@@ -155,7 +155,7 @@ async def test_runs_of_an_asset_are_newest_first_though_its_events_are_not(
 async def test_events_of_one_asset_have_the_states_that_the_full_list_shows(
     database: Database,
 ) -> None:
-    """Of events that runs took, a few are made to wait, and a few to be unused. The lists must find these few."""
+    """A few of the taken events are changed: some wait again, and some are unused. The lists must find these few."""
     await seed(database)
     waiting, unused = {22, 5_000, 39_999}, {33, 7_001, 20_000}
     entries = QueuedAssetEvent.asset_event_id

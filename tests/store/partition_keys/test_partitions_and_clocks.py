@@ -38,7 +38,7 @@ TIMES = (
 async def _set_back(database: Database) -> None:
     """Move all stored instants ahead by an hour, as if the clock had been set back.
 
-    A running scheduler notices by its own clock. A scheduler that starts afterwards looks at every DAG.
+    Afterwards, a test needs a new scheduler, which looks at every DAG.
     """
     async with database.transaction() as session:
         for model, name in TIMES:
@@ -83,7 +83,7 @@ async def test_a_key_that_was_due_is_not_passed_by_all_that_come_after_the_clock
 ) -> None:
     """A key that became due before the clock was set back stays ahead of keys that come later.
 
-    More keys are due than the scheduler's limit of new runs (`max_dagruns_to_create_per_loop`).
+    Here more keys are due than the scheduler creates runs for at once (`max_dagruns_to_create_per_loop`).
     """
     await _by_key(database, max_active_runs=1)
     scheduler = Scheduler(database, max_dagruns_to_create_per_loop=2)

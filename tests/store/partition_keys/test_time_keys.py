@@ -42,7 +42,7 @@ def hour_of(moment: datetime) -> datetime:
 
 
 def half_an_hour_from(now: datetime) -> tuple[CronPartitionTimetable, datetime]:
-    """Return an hourly timetable and its last instant, half an hour ago. So no run becomes due during a test."""
+    """Return an hourly timetable and its last instant, half an hour ago. No run becomes due during a test."""
     last = now.replace(second=0, microsecond=0) - HOUR / 2
     cron = f"{last.minute} * * * *"
     return CronPartitionTimetable(cron, timezone="UTC", run_offset=-1, key_format=FORMAT), last

@@ -1,4 +1,4 @@
-"""What `triggerer plan` says about DAGs, watchers and assets if a new folder and the store define them differently."""
+"""What `triggerer plan` says about differences between a new folder and the store: DAGs, watchers and assets."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ async def test_a_key_whose_run_took_an_event_is_not_due_for_it_again(
 
 
 async def _move(database: Database, by: timedelta) -> None:
-    """Make the times of all events later, as if the clock had been set back after the events were stored."""
+    """Add `by` to the times of all events, as if the clock had been set back after they were stored."""
     async with database.transaction() as session:
         for event in await session.scalars(select(AssetEvent)):
             event.timestamp += by

@@ -315,7 +315,7 @@ async def test_a_worker_that_died_and_left_a_session_leaves_its_attempt_unknown(
 
 
 async def blocked(database: Database) -> tuple[RunOrder, RunOrder]:
-    """Return a former attempt that may still be at work, and the attempt that could not begin because of it."""
+    """Return an attempt that may still be at work, and the run's next attempt, which cannot begin because of it."""
     await queue(database, needs_spark=True)
     first = await claim_one(database, connect=SERVER)
     await recover(database)

@@ -1,4 +1,4 @@
-"""An executor's claim passes over the runs of a broken DAG file at no cost. They are released when the file loads."""
+"""Executors skip the runs of a broken DAG file, at no cost. When the file loads, its runs are released."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Clearing a task begins a new repetition of its output; a retry does not. A former attempt may not commit outputs."""
+"""Clearing a task begins a new repetition of its output; a retry does not. An old attempt may not commit outputs."""
 
 from __future__ import annotations
 

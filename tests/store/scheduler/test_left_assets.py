@@ -1,4 +1,4 @@
-"""The scheduler's look at a DAG is cheap, even if many queued events are of an asset that left the DAG's schedule."""
+"""The scheduler's look at a DAG is cheap, even if many queued events are of an asset that left the schedule."""
 
 from typing import Any
 

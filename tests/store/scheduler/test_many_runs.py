@@ -167,7 +167,7 @@ async def test_runs_whose_commit_nobody_saw_are_announced_all_the_same(postgres:
 async def test_a_run_whose_id_is_taken_takes_no_events_and_is_made_with_the_next_look(
     postgres: Database,
 ) -> None:
-    """The clock is stopped, so that the second run of a DAG would have the id of the first."""
+    """With a stopped clock, the second run of a DAG would get the id of the first."""
     await _dags(postgres)
     await _emit_to_all(postgres)
     async with postgres.transaction() as session:

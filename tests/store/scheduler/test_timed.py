@@ -408,10 +408,7 @@ async def next_run_of(database: Database, dag_id: str) -> datetime:
 async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_again(
     sqlite_url: str,
 ) -> None:
-    """With the schedule `OnBoth`, a run's id contains the instant at which the run was created.
-
-    So unique ids do not prevent a second run of the interval: its id differs from the id of the first run.
-    """
+    """With `OnBoth`, the id of a run contains the instant of its creation. So unique ids prevent no second run."""
     right = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
     clock = [right]
     both = OnBoth(CronDataIntervalTimetable("0 * * * *", timezone="UTC"), FLIGHTS)
@@ -435,7 +432,7 @@ async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_aga
 async def test_an_interval_of_a_changed_schedule_that_began_before_the_last_run_is_not_run_again(
     database: Database,
 ) -> None:
-    """The last run belongs to the former schedule, and was created while the clock was some seconds ahead."""
+    """The last run belongs to the previous schedule, and was created while the clock was some seconds ahead."""
     await add_asset(database, 1, "flights")
     ticks = CronTriggerTimetable("*/30 * * * *", timezone="UTC", interval=HOUR / 2)
     half_hours = OnBoth(ticks, FLIGHTS)

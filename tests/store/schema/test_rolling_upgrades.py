@@ -90,7 +90,7 @@ async def test_after_migrations_wait_until_no_instance_of_an_older_release_is_re
     assert await upgrade(database, migrations=following)
     with pytest.raises(ConfigurationError, match=f"{REMOVAL} has to wait.*executor {ELSEWHERE} "):
         await upgrade(database, phase=Phase.AFTER, migrations=following)
-    # Services of the former release may continue, and start again.
+    # Services of the previous release may continue, and start again.
     assert await current(database) == INDEX
     assert await _has_column(database, "description", "dag")
     assert not await upgrade(database)

@@ -596,7 +596,7 @@ async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked
 async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
-    """The DAGs folder may change before the stream's owner has seen the replay. The change does not undo the replay."""
+    """The DAGs folder may move a watcher before the stream's owner sees the replay. The move must not undo it."""
     await _watchers(database)
     async with _writing(database) as writer:
         await _store(writer, MESSAGE)
@@ -632,9 +632,8 @@ async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_par
 ) -> None:
     """The owner of a stream stores a missed message for a watcher that was moved to another stream, or deleted.
 
-    An earlier version gave the message the state `kept`, as if the watcher were still there. If the watcher had moved,
-    its new stream then delivered a message of the former stream. If the watcher was deleted, nobody ever saw the
-    message.
+    An earlier version stored the message as part of the watcher's backlog (`kept`). A moved watcher then received it in
+    its new stream. The message of a deleted watcher was never seen again.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
@@ -668,7 +667,7 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
 async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
-    """The former stream's owner may not know of the move yet, and lanes of two queues may have the same names."""
+    """The previous stream's owner may not know of the move yet, and lanes of two queues may have the same names."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await _move(database, 1, other)

@@ -18,7 +18,7 @@ from triggerer.store.schema.models import ParkedBody, ParkedMessage, Watcher
 
 
 async def park(url: str) -> None:
-    """Park four messages for the watcher `first`, under the ids 1 to 4, and the last one also for `second`, as id 5."""
+    """Park four messages for the watcher `first` (ids 1 to 4), and the last of them also for `second` (id 5)."""
     async with open_database(url) as database:
         await add_asset(database, 1, "orders")
         async with database.transaction() as session:

@@ -95,7 +95,7 @@ async def test_the_owner_stores_the_reemission_and_ends_the_request(watched: Dat
             FENCE, 1, "0", ["topic", 3], NOW, 9, 0, answers.append, reemit, ["topic", 3]
         )
         writer.submit_nowait(change)
-        # A former owner of the stream ends no replay.
+        # A previous owner of the stream ends no replay.
         lost = Fence(FENCE.stream_digest, "another", 2)
         writer.end_replay_nowait(ReplayEnd(lost, 1, number, answers.append))
         await until(lambda: len(answers) == 2)
@@ -117,10 +117,7 @@ async def test_the_owner_stores_the_reemission_and_ends_the_request(watched: Dat
 
 
 async def test_a_position_that_is_not_json_is_refused_alone(watched: Database) -> None:
-    """A plugin's `get_position` may return such a position.
-
-    In an earlier version it ended the task that stores the positions of all streams.
-    """
+    """A plugin's `get_position` may return bytes. This once ended the task that stores all streams' positions."""
     answers: list[Exception | None] = []
     async with anyio.create_task_group() as tasks:
         writer = PositionWriter(watched, on_fenced=lambda _: None)
@@ -150,9 +147,9 @@ async def test_requests_for_a_watcher_go_with_it(watched: Database) -> None:
 async def test_a_former_stream_ends_no_place_in_the_one_that_its_watcher_has_moved_to(
     watched: Database,
 ) -> None:
-    """Two groups of a topic have the same lanes.
+    """Two consumer groups of a topic have the same lanes. Here they are two streams.
 
-    The former stream once deleted the watcher's position in the new stream, and with it the backlog.
+    The previous stream once deleted the watcher's position in the new stream, and with it the backlog.
     """
     other = Fence("other", "another", 1)
     await add_stream(watched, other)

@@ -56,7 +56,7 @@ ELSEWHERE = "another:17391:7e812030"
         ("success", AT, ELSEWHERE, "machine of the executor another:17391:7e812030$"),
         ("running", AT, ELSEWHERE, "another:17391:7e812030, unless the run still waits for its"),
     ],
-    # All pytest workers of a session must collect the same test names, so no name may have a process id.
+    # Some parameters contain a process id. All pytest workers must collect the same names, so the names are given here.
     ids=["queued", "requeued", "claimed", "claimed elsewhere", "cancelled", "ended", "running"],
 )
 def test_why_there_is_no_log(

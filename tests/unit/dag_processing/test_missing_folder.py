@@ -187,9 +187,9 @@ async def test_a_link_that_is_switched_is_followed_at_once(
 
 @pytest.fixture
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that makes a folder unreadable, by its name; with "", every folder is readable.
+    """Return a function that makes all folders with a name unreadable. The name "" makes every folder readable again.
 
-    A folder's mode would not do, because root may read all folders.
+    A change of the folder's mode would have no effect on root.
     """
     forbidden = [""]
 

@@ -1,4 +1,4 @@
-"""A scan finds the files of a folder. Files below a folder that cannot be read are out of sight, but not gone."""
+"""A scan finds the files of a folder. Files in an unreadable folder do not count as deleted."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ async def parsed_watchers(
 
     Args:
         triggers: Source of classes, which inherit from a `Base` with the arguments `key` and `more`.
-        watchers: One watcher for each asset. Asset name -> source text of the watcher's arguments: the trigger, and
-            further arguments after it.
+        watchers: Asset name -> source of the arguments of the asset's watcher: the trigger, and any others.
     """
     # Imported modules and their folders are global, so each test's module has its own name.
     module = f"triggers_of_{folder.name}"

@@ -137,7 +137,7 @@ def test_a_dag_may_end_at_the_moment_at_which_it_starts() -> None:
         ({"quiet_period": -1}, "quiet_period"),
         ({"quiet_period": True}, "quiet_period"),
         ({"priority": 1.5}, "priority"),
-        # A value too large for its PostgreSQL column would keep the definitions of all other files out of the database.
+        # If a value did not fit its PostgreSQL column, the definitions of no file could be stored.
         ({"max_active_runs": 2**31}, "from 1 to 2147483647"),
         ({"events_per_run": 2**31}, "from 1 to 2147483647"),
         ({"min_run_gap": timedelta.max}, "min_run_gap must be at most 36,500 days"),

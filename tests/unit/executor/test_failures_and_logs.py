@@ -64,7 +64,7 @@ def test_an_error_shows_the_users_lines_only_with_what_caused_it(tmp_path: Path)
 
 
 def test_an_error_that_many_others_led_to_is_shown(tmp_path: Path) -> None:
-    """A function that calls itself in its error handler until the stack is full raises a long chain of errors."""
+    """A function that calls itself in its error handler raises a long chain of errors when the stack is full."""
     source = "def f():\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        f()\n"
     file = tmp_path / "user.py"
     told = explain(failure_of(source, file), tmp_path)

@@ -166,8 +166,8 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     order.at.seconds = 1_800_000_000
     line = proto_message("shop.Order.Line")
     line.sku = "y"
-    # A framed message names its Protobuf type by the type's place in the file. The three messages below have type 1
-    # (`Order`), type 0 inside type 1 (`Line`), and type 0, for which a single zero byte stands.
+    # A framed message names its Protobuf type by the type's place in the file: here 1 (`Order`), then 1 and 0 (`Line`,
+    # which is nested in `Order`), then 0, for which a single zero byte stands.
     second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
     assert await decode(
         "protobuf",
@@ -380,9 +380,9 @@ async def test_a_registry_that_refuses_or_is_away_is_told_apart(registry: Regist
 async def test_an_answer_that_is_no_registrys_fails_the_message_and_does_not_pass_it(
     registry: Registry, kind: str, page: str
 ) -> None:
-    """A filter rejects a message for a `ValueError`, because the error means that the message can never be read.
+    """After a `ValueError`, a filter rejects the message, because the message can never be read.
 
-    An earlier version raised `ValueError` here. If the registry's URL led to a web page, filters rejected all messages.
+    An earlier version raised `ValueError` here. If the registry's URL led to a web page, all messages were rejected.
     """
     registry.page = page
     with pytest.raises(BrokerRefused, match="the schema registry http://127") as error:

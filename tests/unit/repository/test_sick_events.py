@@ -1,7 +1,4 @@
-"""The benchmark with sick watchers, which raise, hang, are slow or are absent.
-
-Its final check finds missing and repeated events, and its DAG files are valid.
-"""
+"""The benchmark with sick watchers: its check finds missing and repeated events, and its DAG files are valid."""
 
 from __future__ import annotations
 

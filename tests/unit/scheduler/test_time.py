@@ -47,7 +47,7 @@ def host() -> Iterator[time_machine.Traveller]:
 
 
 class Dag:
-    """Plays a DAG: it creates due runs, which the scheduler's next look sees. A test moves the time by this object."""
+    """A DAG at a time that a test sets. Its due runs are created at once, so the scheduler's next look sees them."""
 
     def __init__(self, host: time_machine.Traveller, schedule: Schedule, **columns: Any) -> None:
         self.host = host
@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_does_not_wait_until_it_has_caught_up(
     at_home = dag.dag
     dag.run(MIDNIGHT + 3_650 * DAY)
     ahead = dag.dag
-    # Combine the last run that is due by now with the values that were stored while the clock was ahead.
+    # The DAG before the jump, but with the values that were stored while the clock was ahead.
     dag.dag = replace(
         at_home, stored_info=ahead.stored_info, last_run_at=ahead.last_run_at, now=at_home.now
     )

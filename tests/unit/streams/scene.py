@@ -92,7 +92,7 @@ class Scene:
         positions: tuple[LanePosition, ...] = (),
         stored_backlogs: tuple[StoredBacklog, ...] = (),
     ) -> list[TriggerSpec]:
-        """Return a trigger for each name, with the watchers 1, 2, ...
+        """Return one trigger for each name. The first trigger has the watcher 1, the second the watcher 2, and so on.
 
         Args:
             positions: The positions of watchers that are behind in a log.

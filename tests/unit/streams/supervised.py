@@ -154,8 +154,8 @@ async def supervised(
     async with service.manager:
         yield service
         is_over = True
-    # A manager that ends on its own cancels the test's block. Without this assertion the test would then pass, although
-    # its checks did not run.
+    # A manager that ends on its own cancels the test's block, so the test's checks do not run. Without this assertion
+    # the test would pass.
     assert is_over, "the manager was cancelled from within"
 
 

@@ -20,7 +20,7 @@ class FakeExecutor:
 
     Args:
         kept: The number of events that were not deleted.
-        at_once: The most events in a page, because the events are large.
+        at_once: The highest number of events in a page.
     """
 
     def __init__(self, total: int, *, kept: int | None = None, at_once: int = PAGE_SIZE) -> None:

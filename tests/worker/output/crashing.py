@@ -1,7 +1,7 @@
 """One attempt of a task that writes to each kind of target: `python -m tests.worker.output.crashing JSON`.
 
-The JSON has a token and may have a point, one of `POINTS`. An attempt with a point kills itself and its JVM there. Any
-other attempt writes 100 rows with the token to every target.
+The JSON has a token. It may have a point, one of `POINTS`, at which the attempt kills itself and its JVM. An attempt
+without a point writes 100 rows with the token to every target.
 """
 
 from __future__ import annotations

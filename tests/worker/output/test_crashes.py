@@ -1,4 +1,4 @@
-"""A task's process and its JVM are killed at planted points or random moments. Each output is there once."""
+"""A task's process and its JVM are killed at planted points or random moments. Each output is still written once."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def test_a_connect_session_works_like_a_classic_one_and_notices_its_servers_end(
             "print(how_it_ended(session))",
             tmp_path,
         )
-    # The process has ended within `run_python`'s time limit. Without our own hook at exit, PySpark's hook would have
-    # sent requests to the dead server for ten minutes.
+    # PySpark's hook at exit would send requests to the dead server for ten minutes. Our own hook prevents this, so the
+    # process has ended within `run_python`'s time limit.
     assert shown.splitlines() == [
         "3",
         "0",

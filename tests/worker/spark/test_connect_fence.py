@@ -1,7 +1,4 @@
-"""On a real Spark Connect server, `ConnectLauncher` finds a dead client's session by its tag.
-
-It stops the session's work, and closes the session for good.
-"""
+"""On a real Spark Connect server, `ConnectLauncher` finds a dead client's session by its tag, and ends it for good."""
 
 from __future__ import annotations
 

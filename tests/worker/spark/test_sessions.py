@@ -69,7 +69,7 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
         "stopped.stop()\n"
         "print(is_alive(stopped), how_it_ended(stopped))\n"
         "killed = open_it()\n"
-        # Py4J tells Java about each object that Python no longer has, and logs an error if Java is gone.
+        # Py4J tells Java about each object that Python has released. It would log errors, because Java is gone.
         "import logging; logging.disable()\n"
         "jvm_process().kill(); jvm_process().wait()\n"
         "print(is_alive(killed), how_it_ended(killed))\n"
@@ -131,8 +131,7 @@ def test_the_error_names_the_setting_that_spark_refuses(
 def test_a_damaged_archive_is_not_used_and_one_that_kills_java_is_dropped(
     home: Path, tmp_path: Path
 ) -> None:
-    # Put a truncated archive under the same name into another home. The `.size` file has the truncated size, so the
-    # archive seems complete.
+    # Another home gets a truncated archive. Its `.size` file has the truncated size, so the archive seems complete.
     classes = tmp_path / "spark" / "classes"
     classes.mkdir(parents=True)
     for path in (home / "spark" / "classes").glob("*.jsa"):

@@ -29,9 +29,9 @@ def axis(start: datetime, days: int, column: timedelta) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class AssetPicture:
-    """A picture. In the first row below the axis, each event is shown as its asset's name. Each further row has a run.
+    """A picture of events and runs. The first row below the axis shows each event as its asset's name.
 
-    The row of a run that uses events has their names, and `^` at its creation. The row of a run without events has
+    Each further row is a run. A run that uses events has their names, and `^` at its creation. A run without events has
     its data interval, and `^`.
     """
 

@@ -183,9 +183,9 @@ DAY_OF_HOURS = RollupMapper(
 
 
 def hour_events() -> list[tuple[timedelta, str, str]]:
-    """Return an event for each run of the timetable `HOURS` in a day.
+    """Return 24 events: one for each run of the timetable `HOURS` in a day.
 
-    Each event has the run's instant (as the time since `MONDAY`), the asset, and the run's partition key.
+    An event is (the run's time since `MONDAY`, the asset, the run's partition key).
     """
     found, last = [], DataInterval(MONDAY - HOUR, MONDAY)
     for _ in range(24):

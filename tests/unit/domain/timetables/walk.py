@@ -1,6 +1,6 @@
-"""An independent answer to "when does a cron expression fire in a zone": it looks at each minute on the zone's clock.
+"""When a cron expression fires in a zone, found by checking each minute on the zone's clock.
 
-It uses nothing of croniter or `triggerer`.
+This walk uses neither croniter nor `triggerer`, so it is an independent check.
 """
 
 from calendar import monthrange

@@ -99,7 +99,8 @@ def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
     """The rewind to 5 was stored while the group's position was unknown.
 
-    The group is at 2, so the watcher may have missed messages from 2 on (seed 581).
+    The group then turns out to be at 2. So the watcher may have missed messages from 2 on, and must go back to 2
+    (seed 581).
     """
     sink = Sink()
     backlogs = Backlogs(sink)
@@ -176,10 +177,9 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
 def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_failed(
     *, was_pulled_before: bool
 ) -> None:
-    """The advance of messages 5 to 8 deletes the row of position 7, with one exception (seed 2619).
+    """The advance of messages 5 to 8 deletes the row of position 7, unless message 3 failed before (seed 2619).
 
-    If message 3 failed before, the broker redelivers messages 5 to 8. Then their advance does not count, and the row
-    stays.
+    In that case the broker redelivers messages 5 to 8, so their advance does not count.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)

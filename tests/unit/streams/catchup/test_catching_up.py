@@ -35,10 +35,7 @@ from triggerer.testing.memory_broker import InMemoryMessage
 
 
 def shown_backlog(scene: Scene, first: int, end: int) -> dict[Any, Any]:
-    """Return the backlog that is shown for a watcher that missed the messages from `first` up to `end`.
-
-    For a log the backlog shows a position, and for a queue the messages.
-    """
+    """Return what is shown of the backlog from `first` up to `end`: a position of a log, or messages of a queue."""
     return {0: list(range(first, end)) if scene.is_queue else [scene.broker.identity, first]}
 
 
@@ -635,7 +632,7 @@ async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: S
 
 
 def behind_by(scene: Scene, count: int, name: str) -> list[TriggerSpec]:
-    """Return the trigger of a watcher that is behind by `count` messages, which the group does not get again."""
+    """Return the trigger of a watcher that is behind by `count` messages, which the broker has advanced past."""
     scene.publish(*range(count))
     scene.broker.seek(count)
     row = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))

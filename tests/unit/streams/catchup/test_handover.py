@@ -138,7 +138,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.timeout(30)
 async def test_one_at_the_head_whose_live_filter_is_away_lets_others_run(scene: Lively) -> None:
-    """An earlier version looked in memory for the next message all the time, and no other task had its turn."""
+    """An earlier version searched its memory for the next message without a pause, so no other task could run."""
     scene.without_live.add("sick")
     context = RuntimeContext(scene.sink, scene.sink, restart_first=1000.0, restart_longest=1000.0)
     async with Manager(context) as manager:
@@ -355,7 +355,7 @@ async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(sce
 
 
 async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:
-    """A lane tail may take 4 MiB, so it goes with the last watcher that is behind in the lane."""
+    """A lane tail may take 4 MiB, so it must go when no watcher is behind in the lane any longer."""
     sink = scene.sink
     scene.fails["sick"] = lambda _: True
     async with hosting(scene, sink) as (manager, sick, _):

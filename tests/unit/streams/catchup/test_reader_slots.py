@@ -159,10 +159,10 @@ async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
 async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """The lane's next message does not wake the reader, because the poll has not reached the message.
+    """A lane without a slot asks for a slot after a while.
 
-    The lane cannot wait until a slot is free, either: the readers in the slots may read for hours. So after a while, it
-    asks for a slot.
+    It cannot wait for its next message, because the poll has not reached this message. It cannot wait for a free slot,
+    because the readers in the slots may read for hours.
     """
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)

@@ -119,7 +119,7 @@ async def behind_at(scene: Cutting, sink: Sink, stuck_at: str, end: int) -> None
 
 
 async def live_with_its_row(scene: Cutting, sink: Sink, manager: Manager, end: int) -> anyio.Event:
-    """Have the sick watcher catch up to the end, while "well" has "old 9" open until the returned event is set."""
+    """Let the sick watcher catch up to `end`, while "well" holds "old 9" open until the returned event is set."""
     gate = scene.gates["well", "old 9"] = anyio.Event()
     scene.fails["sick"] = lambda event: event == "old 3"
     scene.publish(*old(0, 6))

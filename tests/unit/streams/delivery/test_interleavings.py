@@ -165,8 +165,8 @@ async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothin
     upstream: Upstream, name: str
 ) -> None:
     async def shielded(_: object) -> None:
-        # Stands for a producer whose commit must not be interrupted. So the group's pump, which awaits this commit,
-        # continues only after the filters have ended.
+        # A commit that must not be interrupted. The group's pump awaits it, so the pump continues only after the
+        # filters have ended.
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.1)
 
@@ -426,7 +426,7 @@ async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_
             upstream.fail(OSError("broker gone"))
             upstream.put(*range(10))
             await service.pass_time(120)
-        # Each start of the filter adds one event, because the filter has to wait only after it has yielded one.
+        # A filter waits for room only after it has yielded an event. So each start of the filter may add one event.
         starts = service.states.count(("one", "running"))
         assert len(service.store.waiting) <= 5 + starts
         service.store.is_automatic = True

@@ -383,9 +383,9 @@ class Lingering(Producer):
 async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
     fails: str, side_by_side: bool, upstream: Upstream
 ) -> None:
-    """While one method of the producer has failed, another may take time to end.
+    """After one method of the producer has failed, another method may take time to end.
 
-    A member that joins meanwhile would never be served.
+    A member that joined meanwhile would never be served.
     """
 
     class Producing(Lingering):

@@ -221,8 +221,8 @@ async def test_where_the_broker_is_waited_for_nobody_falls_behind(
     sink = Sink()
     Unanswered.gate = anyio.Event()
     any_scene.watcher = lambda name: OnUnanswered(any_scene.name, name)  # type: ignore[method-assign]
-    # "slow" passes seven of the eight messages that the bounds permit, and hangs with the last. The seven wait for the
-    # broker, which does not answer `advance` yet. So the poll waits for the broker, not for "slow".
+    # The bounds permit eight messages. "slow" passes seven and hangs at the eighth. The seven wait for `advance`, which
+    # does not return yet. So the poll waits for the broker, not for "slow".
     gate = any_scene.gates["slow", texts(0)[7]] = anyio.Event()
     async with two(any_scene, sink, settings(0.0, **bounds)) as (_, slow, well):
         any_scene.publish(*texts(0))

@@ -255,7 +255,7 @@ async def test_a_filter_waits_while_the_store_is_full_whoever_filled_it(
 async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watcher_owes(
     upstream: Upstream,
 ) -> None:
-    """If the stream continued, the watchers of a later lease would join it, and run under a lease that is over."""
+    """If the stream continued, watchers of a later lease would join it, although its own lease is over."""
     async with supervised() as service:
         service.store.is_automatic = False
         (leaves,) = service.host(YieldsThenWaits(upstream.name, "leaves"))

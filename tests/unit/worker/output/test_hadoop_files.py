@@ -18,7 +18,7 @@ class BrokenStream:
 
 
 def test_an_upload_that_was_cut_short_is_not_ended() -> None:
-    """If an object had only a part of a commit's text, it would count as the commit, and no later try could read it."""
+    """An object with only a part of a commit's text would count as the commit, but no later try could read it."""
     stream = BrokenStream()
     with pytest.raises(OSError, match="time is up"):
         hadoop_files._write(stream, "a commit")  # noqa: SLF001

@@ -16,8 +16,8 @@ from tests.services.process import lives
 from triggerer.processes.lifelines import armed_lifelines, open_again
 from triggerer.worker.spark.sessions import classic
 
-# A worker that arms its lifeline, and starts the daemon by its bare name as the JVM does. The worker, the daemon
-# and the daemon's child sleep until they are killed. The test checks that they are killed.
+# A worker that arms its lifeline, and starts the daemon by its bare name as the JVM does. The worker, the daemon and
+# the daemon's child sleep until they are killed.
 WORKER = """
 import os, subprocess, sys, time
 from triggerer.processes.lifelines import armed_lifelines, die_with_writer, open_again

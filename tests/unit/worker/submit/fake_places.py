@@ -17,7 +17,7 @@ Answer = Callable[[str, str, Any], tuple[int, object]]
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[int]:
-    """Serve on a free port; `answer` receives method, path and body, and returns the status, and JSON or text."""
+    """Serve on a free port, and yield the port. `answer` turns (method, path, body) into (status, JSON or text)."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_any(self) -> None:

@@ -297,7 +297,7 @@ async def test_a_lane_waits_at_a_refused_message_although_its_watcher_had_caught
 async def test_a_waiting_lane_that_is_recreated_is_read_from_its_beginning(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The awaited answer is about a message of the former lane, and is ignored."""
+    """The awaited answer is about a message of the old lane, and is ignored."""
     monkeypatch.setattr("triggerer.streams.catchup.reading.handover._LOOK_UP_ENDS_EVERY_S", 0.0)
     sink = AnsweringLate()
     positions = at_first(scene, sink)

@@ -124,10 +124,9 @@ async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
 
 
 async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
-    """The first reading is for all lanes: it reads "a" of the lane "late", then the large message of another lane.
+    """The first reading is for all lanes. After "a" of the lane "late" and the large message, "b" finds no room.
 
-    Now it has no room for "b" of the lane "late", so it drops "a" too. Then this lane is read alone, and this reading
-    must begin with "a".
+    So the reader drops "a" too. It then reads the lane "late" alone, and must begin with "a".
     """
     store = Store()
     store.add("late", "a")

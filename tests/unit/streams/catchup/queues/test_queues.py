@@ -112,7 +112,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
 async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_last_passes(
     scene: Scene,
 ) -> None:
-    """In a queue without order each message is a lane, so the lane has no later message that could be the probe."""
+    """In a queue without order each message is a lane, so the probe must be a message of another lane."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
