@@ -78,6 +78,10 @@ class ClusterWatch:
             try:
                 reason = self._why_waiting()
             except Exception:  # noqa: BLE001 - the connection is broken, so the run gets an error, too
+                with self._saying:
+                    if not self._ended.is_set():
+                        # Otherwise the run would be shown as waiting until the next session.
+                        self._say(None, 0.0)
                 return
             if reason is None:
                 began = None

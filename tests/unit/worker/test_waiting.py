@@ -125,9 +125,12 @@ def test_a_session_that_died_is_not_asked_again_until_there_is_another(
     told: list[Wait] = []
     with watch(cluster, told, tmp_path / "run.log", NOTHING) as one:
         one.start()
+        cluster.say("cores")
         assert cluster.looked.acquire(timeout=10)
         cluster.answers.put(ConnectionError("the JVM is gone"))
         wait_for_the_watch_to_end()
+        assert told.pop().reason is None
+        assert told.pop().reason == "cores"
         assert not cluster.looked.acquire(blocking=False)
         # The task's next try has opened another session.
         one.start()

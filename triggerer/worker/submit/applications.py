@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +15,13 @@ from triggerer.domain.attempts import RunOrder
 from triggerer.domain.launches import CONNECT as CONNECT_LAUNCHER
 from triggerer.domain.launches import Launch, session_id_of, task_tag
 from triggerer.errors import SubmitFailed
-from triggerer.worker.launchers import Handle, launcher_named
+from triggerer.worker.launchers import Handle, Unknown, launcher_named
 from triggerer.worker.spark.sessions.absent_cluster import await_cluster
 from triggerer.worker.spark.sessions.classic import find_installation
 from triggerer.worker.spark.sessions.reachability import with_session
 from triggerer.worker.spark.settings import CONNECT, mode_of
 from triggerer.worker.submit.child import run_child
-from triggerer.worker.submit.following import follow
+from triggerer.worker.submit.following import end_earlier_try, follow, reporter, stopped
 from triggerer.worker.submit.submission import (
     Submission,
     application_conf,
@@ -52,8 +51,10 @@ class ApplicationSubmitter:
     spark_packages: tuple[str, ...]
     on_launch: Callable[[Launch], None]
     tell_absence: Callable[[str | None], None]
-    """Receives why the run waits for its cluster, and None when the wait is over, see `await_cluster`."""
+    """Receives why the run waits, and None when the wait is over, see `await_cluster` and `end_earlier_try`."""
     _tries: dict[str, int] = field(default_factory=dict)
+    _open: dict[str, Launch] = field(default_factory=dict)
+    """The last reports of launches that have not ended, by tag. A task's next try waits for their end."""
 
     def submit(
         self,
@@ -86,6 +87,7 @@ class ApplicationSubmitter:
         own = {**self.spark_conf, **conf}
         all_packages = (*self.spark_packages, *packages)
         await_cluster(self.settings, self.tell_absence)
+        self._end_earlier_tries(task_id)
         if mode_of(self.settings) == CONNECT:
             self._refuse_for_connect(path, own, all_packages)
             self._run_on_server(task_id, tag, path, arguments, environment)
@@ -107,7 +109,7 @@ class ApplicationSubmitter:
                 installation,
                 task_id,
                 self.order.former,
-                self.on_launch,
+                self._report,
             )
             return
         variables = submit_environment(submission, self.settings, installation)
@@ -131,32 +133,34 @@ class ApplicationSubmitter:
         handle = Handle(tag, session_id_of(tag))
         launcher = launcher_named(CONNECT_LAUNCHER, self.settings)
 
-        def tell(state: AttemptState) -> None:
-            self.on_launch(
-                Launch(
-                    tag,
-                    CONNECT_LAUNCHER,
-                    state,
-                    datetime.now(UTC),
-                    task_id=task_id,
-                    place=launcher.place,
-                    external_id=handle.external_id,
-                )
-            )
-
+        tell = reporter(launcher, task_id, self._report)
         kept = {name: text for name, text in os.environ.items() if "TRIGGERER__" not in name}
         session = {"SPARK_REMOTE": with_session(remote, session_id_of(tag))}
-        tell(AttemptState.RUNNING)
-        state = AttemptState.FAILED
+        tell(handle, AttemptState.RUNNING)
         try:
             command = [sys.executable, path, *map(str, arguments)]
             run_child(command, {**kept, **environment, **session}, what=f"the application {path}")
-            state = AttemptState.SUCCESS
-        finally:
-            if state is not AttemptState.SUCCESS:
-                # Without this, the server would continue the operations of the client, which is gone.
-                launcher.stop(handle)
-            tell(state)
+        except BaseException:
+            # If the session is not released, the server continues the operations of its client, which is gone.
+            sighting = stopped(launcher, handle)
+            if isinstance(sighting, Unknown):
+                tell(handle, AttemptState.UNKNOWN, sighting.reason)
+            else:
+                tell(handle, AttemptState.FAILED)
+            raise
+        tell(handle, AttemptState.SUCCESS)
+
+    def _report(self, launch: Launch) -> None:
+        if launch.state.has_ended:
+            self._open.pop(launch.tag, None)
+        else:
+            self._open[launch.tag] = launch
+        self.on_launch(launch)
+
+    def _end_earlier_tries(self, task_id: str) -> None:
+        for launch in [one for one in self._open.values() if one.task_id == task_id]:
+            launcher = launcher_named(launch.launcher, self.settings)
+            end_earlier_try(launcher, launch, self._report, self.tell_absence)
 
     def _refuse_for_connect(
         self, path: str, conf: Mapping[str, str], packages: Sequence[str]

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import FormerLaunch, Launch
@@ -34,6 +34,35 @@ _STOP_S: Final = 20.0
 """A stopped driver that has not ended after this time counts as unknown."""
 _LOOK_EVERY_S: Final = 0.5
 _UNKNOWN_EVERY_S: Final = 5.0
+
+
+class Report(Protocol):
+    """Reports the state of one launch."""
+
+    def __call__(self, handle: Handle, state: AttemptState, reason: str | None = None) -> None: ...
+
+
+def reporter(
+    launcher: Launcher, task_id: str | None, on_launch: Callable[[Launch], None]
+) -> Report:
+    """Return a function that reports launches of this launcher and this task to `on_launch`."""
+
+    def report(handle: Handle, state: AttemptState, reason: str | None = None) -> None:
+        on_launch(
+            Launch(
+                handle.tag,
+                launcher.name,
+                state,
+                datetime.now(UTC),
+                task_id=task_id,
+                place=launcher.place,
+                external_id=handle.external_id,
+                link=handle.link,
+                reason=reason,
+            )
+        )
+
+    return report
 
 
 def launcher_of_master(master: str) -> str:
@@ -73,21 +102,7 @@ def follow(
     master = master_of(settings)
     launcher = launcher_named(launcher_of_master(master), settings)
 
-    def tell(handle: Handle, state: AttemptState, reason: str | None = None) -> None:
-        on_launch(
-            Launch(
-                handle.tag,
-                launcher.name,
-                state,
-                datetime.now(UTC),
-                task_id=task_id,
-                place=launcher.place,
-                external_id=handle.external_id,
-                link=handle.link,
-                reason=reason,
-            )
-        )
-
+    tell = reporter(launcher, task_id, on_launch)
     handle = Handle(submission.tag)
     try:
         again = _find_former(launcher, task_id, former)
@@ -146,9 +161,7 @@ def _find_former(
     return None
 
 
-def _watch(
-    launcher: Launcher, handle: Handle, tell: Callable[[Handle, AttemptState, str | None], None]
-) -> Ended:
+def _watch(launcher: Launcher, handle: Handle, tell: Report) -> Ended:
     for sighting in launcher.watch(handle):
         match sighting:
             case Ended():
@@ -168,21 +181,51 @@ def _watch(
     raise RunFailed("the application was not followed to its end")
 
 
-def _stop(
-    launcher: Launcher, handle: Handle, tell: Callable[[Handle, AttemptState, str | None], None]
-) -> None:
-    """Stop the application, and report its end, or else that its state is unknown."""
-    until = time.monotonic() + _STOP_S
-    sighting = launcher.stop(handle)
-    while isinstance(sighting, Running) and time.monotonic() < until:
-        time.sleep(_LOOK_EVERY_S)
-        sighting = launcher.find(handle.tag, handle.external_id)
-    match sighting:
+def _stop(launcher: Launcher, handle: Handle, tell: Report) -> bool:
+    """Stop the application, and report its end, or else that its state is unknown. Return whether it has ended."""
+    match stopped(launcher, handle):
         case Ended(found, state, reason):
             tell(found, AttemptState.CANCELLED if state is AttemptState.KILLED else state, reason)
         case Absent():
             tell(handle, AttemptState.CANCELLED, None)
         case Unknown(reason):
             tell(handle, AttemptState.UNKNOWN, reason)
-        case Running():
-            tell(handle, AttemptState.UNKNOWN, "it was stopped, and has not ended yet")
+            return False
+    return True
+
+
+def stopped(launcher: Launcher, handle: Handle) -> Ended | Absent | Unknown:
+    """Stop the application, and wait a while for its end."""
+    until = time.monotonic() + _STOP_S
+    sighting = launcher.stop(handle)
+    while isinstance(sighting, Running):
+        if time.monotonic() >= until:
+            return Unknown("it was stopped, and has not ended yet")
+        time.sleep(_LOOK_EVERY_S)
+        sighting = launcher.find(handle.tag, handle.external_id)
+    return sighting
+
+
+def end_earlier_try(
+    launcher: Launcher,
+    launch: Launch,
+    on_launch: Callable[[Launch], None],
+    tell_wait: Callable[[str | None], None],
+) -> None:
+    """Return once the application of an earlier try of the task has ended, and report its end.
+
+    The try's own stop got no answer. The next try must not work beside it, so wait without limit.
+
+    Args:
+        tell_wait: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.
+    """
+    handle = Handle(launch.tag, launch.external_id, launch.link)
+    tell = reporter(launcher, launch.task_id, on_launch)
+    if _stop(launcher, handle, tell):
+        return
+    tell_wait(f"the end of an earlier try's application {launch.external_id or launch.tag}")
+    try:
+        while not _stop(launcher, handle, tell):
+            time.sleep(_UNKNOWN_EVERY_S)
+    finally:
+        tell_wait(None)
