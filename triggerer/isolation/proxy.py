@@ -153,7 +153,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger. While its thread does not end, `new_thread` refuses to start another."""
         self._remotes.discard(remote)
-        # If the filter still runs, it has been cancelled and its grace is over.
+        # A filter that still runs was cancelled before, and did not end within its grace.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote

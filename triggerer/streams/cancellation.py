@@ -16,10 +16,9 @@ from triggerer.processes import signals
 def is_cancelled_by_us() -> bool:
     """Return whether our code, not plugin code, has cancelled the current task.
 
-    Our code cancels a task of a task group through a scope only. Suppose that `Task.cancelling()` of such a task is
-    above zero, but no scope is cancelled. Then plugin code called `Task.cancel()`, perhaps long ago. Some libraries
-    implement their timeouts with `Task.cancel()`, and never call `uncancel()`. In a task that belongs to no task group
-    of ours, `Task.cancel()` counts as our own cancellation.
+    Our code cancels a task of a task group only through a scope. If no scope is cancelled, but `Task.cancelling()` is
+    above zero, plugin code has called `Task.cancel()`. Some libraries implement timeouts in this way, and never call
+    `uncancel()`. In a task that belongs to no task group, `Task.cancel()` counts as our own cancellation.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True

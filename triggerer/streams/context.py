@@ -59,8 +59,8 @@ class RuntimeContext:
     )
     """The limit of unanswered events, shared by all watchers that catch up.
 
-    A live event waits for a group commit, which contains at most this number of catch-up events. Events of live filters
-    count against another limit.
+    So a group commit that contains a live event contains at most this number of catch-up events. Events of live filters
+    count against other limits.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now

@@ -34,7 +34,7 @@ def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
 
     Raises:
         Exception: The producer's error.
-        PluginError: The producer returned neither text nor None.
+        PluginError: The producer returned neither a string nor None.
     """
     what = f"get_idempotency_key() of {type(producer).__qualname__}"
     with plugin_code(what):

@@ -12,8 +12,8 @@ class RuntimeSettings:
     ack_timeout: float = 300.0
     """How long a subscriber may leave an event unresolved, counted from the event's broadcast.
 
-    A watcher that catches up has this time for each message, counted from the moment when its filter receives it. The
-    timeout also limits the store's answer for an event of a live filter, and an advance of the broker.
+    A watcher that catches up has this time for each message, counted from the moment when its filter receives it. An
+    advance of the broker has this time, too.
     """
     subscriber_queue_size: int = 1024
     """The poll pauses when a subscriber has this number of unread events.

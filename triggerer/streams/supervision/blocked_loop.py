@@ -109,8 +109,8 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` before `_answered`. The thread clears `_answered`, and then checks `_stopped`. So even if the
-        # thread clears `_answered` just after this method has set it, it finds `_stopped` set, and does not wait.
+        # Set `_stopped` first. The thread checks `_stopped` after it has cleared `_answered`, so it cannot clear the
+        # last signal and then wait for another.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)

@@ -168,8 +168,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # Hash the key, and write it as text. The runtime does so later, in code that serves other triggers too.
-                # If the plugin's key raises an error, it must be raised here, where only this trigger fails.
+                # The runtime later hashes and prints the key in code that serves other triggers, too. If the plugin's
+                # key raises an error, it must be raised here, where only this trigger fails.
                 hash(key)
                 repr(key)
                 str(key)
@@ -313,7 +313,7 @@ class Member:
             await subscriber.run()
         except Exception as raised:
             error = raised
-        # Cancelling this task also ends the filter. In this case leave here, so that the open message stays unresolved.
+        # If this task was cancelled, leave here, so that the open message stays unresolved.
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:
