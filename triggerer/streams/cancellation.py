@@ -33,8 +33,8 @@ def _is_in_a_task_group() -> bool:
 async def take_back_stray_cancellations() -> None:
     """Undo each `Task.cancel()` that plugin code has called on the current task. Call this after the plugin code.
 
-    A cancellation that is still pending would be raised at our next `await`. A `Task.cancelling()` that stays above
-    zero would keep anyio's scopes from recognising their own cancellations, so the task could not end in order.
+    Otherwise a pending cancellation would be raised at our next `await`. And while `Task.cancelling()` is above zero,
+    anyio's scopes do not recognise their own cancellations.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling() or not _is_in_a_task_group():

@@ -114,8 +114,8 @@ class _Advances:
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
         self._timeout = timeout
-        # By `id` of an advance's batch: the batch, and when it was first seen. As long as the batch is kept here,
-        # Python gives its `id` to no other batch.
+        # Maps the `id` of an advance's batch to the batch, and the time when it was first seen. Because the dictionary
+        # refers to the batch, Python does not reuse the `id`.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:

@@ -190,8 +190,8 @@ class FallingBehind:
         # Redelivered messages with lower positions may follow in the lane. A watcher that falls behind now misses them
         # too, so its backlog begins at the lowest position.
         lowest, broadcast_to = state.span_from(entry)
-        # The store may answer a position immediately. So count one answer more, which keeps the message unresolved
-        # until the positions of all watchers are submitted.
+        # The store may answer at once. This extra count keeps the message unresolved until the positions of all
+        # watchers are submitted.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]

@@ -403,9 +403,9 @@ class CatchUp:
         return begin_giving(backlog, message)
 
     async def _next_lane(self) -> Backlog | None:
-        """Return the lane whose turn it is.
+        """Return the lane whose turn it is. If no lane is ready, wait for a turn and return None.
 
-        None: a replayed message comes first; or no lane was ready, and `_next_lane` has waited for a turn.
+        The result is also None if a replayed message comes first.
         """
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()

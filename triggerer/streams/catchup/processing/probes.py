@@ -1,4 +1,7 @@
-"""Tries other messages ("probes") when one message fails again and again: is it poison, or is its watcher down?"""
+"""Tries other messages, called *probes*, when one message fails again and again.
+
+The probes show whether this message is poison, or whether the watcher fails every message.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _BATCH: Final = 20
 _MOST: Final = 100
 """A queue's probes are chosen from at most this number of messages."""
 _WAIT_S: Final = 2.0
-"""How long one reading of the log for probes may last. At the lane's end it would otherwise wait for ever."""
+"""The time limit for one reading of the log for probes. At the lane's end, `read_lane` waits for ever."""
 
 
 class _LaneProbes:

@@ -28,8 +28,8 @@ class Handover:
 
     Args:
         on_live: Called when the watcher has caught up in a lane.
-        on_recreated: Called with the backlog of a lane that was recreated. Outcomes of the former lane's messages must
-            be ignored.
+        on_recreated: Called with the backlog of a lane that was recreated. Outcomes of messages of the deleted lane
+            must be ignored.
         on_ends_looked_up: Called after the ends of the lanes were looked up, with the error if the look-up failed.
         backoff: The delays between failed look-ups.
     """
