@@ -162,8 +162,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run in another thread or process.
 
-    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. With
-    a thread, this trigger runs in the thread. A process makes a second trigger from equal arguments.
+    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. A
+    thread then runs this trigger. A process makes a second trigger from the same arguments.
     """
 
     isolation: ClassVar[Isolation]

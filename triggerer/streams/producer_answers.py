@@ -1,4 +1,4 @@
-"""Calls a producer's hooks for a message that is going to be stored, and checks what the hooks return."""
+"""Calls a producer's hooks that tell how to store a message, and checks what the hooks return."""
 
 from __future__ import annotations
 

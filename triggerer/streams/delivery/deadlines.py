@@ -29,9 +29,8 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        An advance has the same timeout, counted from the moment when this task first sees the advance. An advance that
-        takes longer ends the group, so that the watchers show an error. Time for which the event loop was blocked is
-        added to all timeouts.
+        An advance has this timeout too, counted from the moment when this task first sees the advance. Time for which
+        the event loop was blocked is added to all timeouts.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.

@@ -189,8 +189,7 @@ class Ledger:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * self._present + 16:
-            # Usually outdated items are removed when they reach the top of the heap. Below a stuck member's item they
-            # never reach the top, so remove them here.
+            # While a stuck member's item stays at the top, outdated items below it would never be removed.
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
@@ -301,8 +300,7 @@ class Ledger:
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
-                    # Queue the lane only if this entry is its head. Otherwise `Lanes.finish` queues the lane, once the
-                    # entries before this one are advanced.
+                    # If this entry is not the lane's head, `Lanes.finish` queues the lane later.
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end

@@ -279,9 +279,8 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        The testing harness restarts no filter (`RuntimeContext.restarts` is False). There `serve` returns when the
-        filter has ended. But if the filter failed and its watchers can fall behind, `serve` waits for a call of
-        `restart`.
+        In the testing harness (`RuntimeContext.restarts` is False), `serve` returns when the filter has ended. But
+        after a failure it waits for a call of `restart` if the watchers may fall behind.
         """
         with anyio.CancelScope() as self._scope:
             while True:

@@ -149,8 +149,8 @@ class Rewind:
             with plugin_code(f"get_position() of the shared stream {self._state.name}"):
                 self._enter_or_begin_again(new)
         except Exception as raised:
-            # The caller is the task that stores the positions of all streams, so it must not fail. The error ends only
-            # this replay. The row of the replay's request stays for the next owner.
+            # The caller is the task that stores the positions of all streams, so it must not fail. The next owner of
+            # the stream repeats the replay.
             self._on_stored(raised)
 
     def _enter_or_begin_again(self, new: Backlog) -> None:

@@ -12,8 +12,8 @@ from triggerer.domain.watchers.parked import StoredMessage
 class StoredLane:
     """The state of a lane that is read in two parts: first the stored messages, then the outstanding messages.
 
-    An outstanding message is stored when it reaches the head of its lane, unless all events that the watcher derived
-    from the message are durable. Events are numbered within the group.
+    An outstanding message is stored when it reaches the head of its lane, unless the watcher has read it and all of its
+    derived events are durable. Events are numbered within the group.
     """
 
     __slots__ = (

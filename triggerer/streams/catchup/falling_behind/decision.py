@@ -30,9 +30,8 @@ class FallingBehind:
     A watcher that is behind in the lane does not count until it has read this message during catch-up. Then it counts
     as acking.
 
-    Before a failed message is redelivered, the group may have pulled later messages of the lane. If a watcher fell
-    behind at one of these messages, its position would be after the failed message, and it would miss the failed
-    message. So no watcher falls behind at these messages.
+    The group may have pulled later messages of the lane before a failed message is redelivered. No watcher falls behind
+    at these messages: its position would be after the failed message, which it would miss.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:

@@ -237,8 +237,7 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # While attempts fail without an open message, no message moves the positions. Store them here, so
-                    # that users see how far the watcher is behind.
+                    # No message moves the positions now. Store them, so that users see how far the watcher is behind.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:

@@ -60,12 +60,12 @@ class _LaneProbes:
 class Probes:
     """The probes of one watcher, for each lane with a failed message.
 
-    Probes are tried once a message has failed `max_deliveries` times. If the filter accepts a probe, the failed message
-    is poison. If all probes fail, the watcher is down. Probing ends with the first accepted probe, after ten failed
-    probes, or when no message is left to try. Events of a probe are not stored.
+    Probes are tried once a message has failed `max_deliveries` times. A filter accepts a probe if it derives an event
+    from the probe, or rejects it. If a probe is accepted, the failed message is poison. If all probes fail, the watcher
+    is down. A probe that the filter only skips proves nothing, because a filter may skip most messages.
 
-    "Accepts" means that the filter derives an event from the probe, or rejects it. A probe that the filter only skips
-    proves nothing, because the filter may skip most messages.
+    Probing ends with the first accepted probe, after ten failed probes, or when no message is left to try. Events of a
+    probe are not stored.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:

@@ -292,13 +292,11 @@ class BacklogReader:
         for number in range(_SLICE // _BURST):
             burst = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, _BURST)
             if burst is None:
-                # While the filter worked, newer messages have displaced the next ones from memory. The next turn reads
-                # the log.
+                # Newer messages have displaced the next messages from memory. The next turn reads the log.
                 break
             if not burst:
                 if not number:
-                    # The watcher has read everything, but its live filter is absent. Wait for a message, or for the
-                    # live filter.
+                    # The watcher has read everything, but cannot go live while its live filter is absent.
                     await self._wait_for_message(backlog)
                 break
             yield burst
