@@ -66,9 +66,9 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    `on_outcome` is called for each message that was tried. At the deadline, or when the child process dies, some
-    targets may still have messages, and none has failed. Their next message may have been tried, so `on_outcome` is
-    called with an error for it.
+    `on_outcome` is called for each message that was tried. If the deadline comes or the child process dies, a message
+    may have been sent without an answer. So `on_outcome` is then called with an error for the next message of each
+    target that has messages left and has refused none.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -26,8 +26,8 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    A plain `KeyboardInterrupt` would lose our exit code if it leaves code that was compiled from a string, such as the
-    code that `dataclass` generates. CPython then ends the process by the signal (`run_eval_code_obj` in pythonrun.c).
+    A plain `KeyboardInterrupt` could lose our exit code. If it leaves code that was compiled from a string, such as the
+    code that `dataclass` generates, CPython ends the process by the signal (`run_eval_code_obj` in pythonrun.c).
     """
 
 

@@ -96,7 +96,10 @@ class Distribution:
         self._sum += value
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Return the buckets and the sum of all values. A bucket is its upper bound, and how many values are below."""
+        """Return the buckets, and the sum of all values.
+
+        A bucket is a pair: its upper bound, and the number of values up to this bound.
+        """
         counts, total = list(self._counts), 0
         buckets = []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
