@@ -1,7 +1,7 @@
-"""Decides when a trigger that failed and was started again counts as working. Synchronous, no I/O, no clock.
+"""Decides when a trigger that was restarted after a failure counts as working. Synchronous, no I/O, no clock.
 
-Some failures show only after a while: a broker that does not answer is noticed after half a minute. So users see a
-restarted trigger as failing until it has run 1.5 times as long as the attempt that failed.
+A restarted trigger may run for half a minute until it notices that its broker does not answer. So users see the trigger
+as failing until it has run 1.5 times as long as the attempt that failed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How many seconds the last attempt ran; 0 if it ran for `healthy_after_s` or longer, or if no attempt has
-            run. An attempt that could not make the trigger does not change this value.
+        lasted: How many seconds the trigger ran in its last attempt. An attempt that fails before it has made the
+            trigger does not change this value. 0: the trigger ran for `healthy_after_s` or longer, or never.
         works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
     """
 

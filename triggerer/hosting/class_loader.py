@@ -33,7 +33,7 @@ StartLoad = Callable[[Callable[[], Loaded], Callable[[Loaded], None]], None]
 
 
 class ClassLoad:
-    """One load of one class path; begun by `ClassLoader.begin`."""
+    """One load of one class path."""
 
     def __init__(self, classpath: str) -> None:
         self.classpath = classpath
@@ -67,11 +67,11 @@ class ClassLoad:
 
 
 class ClassLoader:
-    """Loads one class after the other, because importing from the DAG folder in several threads is not safe.
+    """Loads one class after the other, because importing from the DAGs folder in several threads is not safe.
 
-    A load that blocks must not stop the others, so after `_TURN_S` the next load begins too. A load that takes longer
-    than `patience` gets an error as its result. While the load's thread is busy, the class is not loaded again.
-    Call all methods on the event loop's thread.
+    Only a load that takes longer than `_TURN_S` overlaps with the next load. Otherwise one blocked module would stop
+    all loads. After `patience` the result of a load is an error. The load's thread may still be busy then, and the
+    class is not loaded again before the thread has ended. Call all methods on the event loop's thread.
     """
 
     def __init__(
@@ -160,6 +160,5 @@ def _start_in_thread(perform: Callable[[], Loaded], end: Callable[[Loaded], None
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, loaded)
 
-    # The thread is a daemon, so that it does not keep the process alive. A thread cannot be ended, and may be blocked
-    # for ever.
+    # The thread may be blocked for ever. A daemon thread does not keep the process alive.
     threading.Thread(target=run, name="load-trigger-class", daemon=True).start()

@@ -86,8 +86,8 @@ class TriggerHost:
 
         Args:
             runtime: The context of the triggers.
-            writers: The writers of positions and parked messages. A stream starts again only when the writers have
-                stored its earlier changes.
+            writers: The writers of positions and parked messages. A stopped stream starts again only once the store has
+                answered the changes that the stream submitted before.
             takes_over_at_once: True: no other instance can be alive (SQLite), so take over leases before they expire.
         """
         self._database = database
@@ -176,10 +176,10 @@ class TriggerHost:
                         self._is_stopped.set()
 
     async def _run_streams(self, is_ready: anyio.Event) -> None:
-        """Run the streams until they have been drained and stopped; sets `is_ready` once streams can be added.
+        """Run the streams until `_stop` has drained and stopped them. Set `is_ready` once streams can be added.
 
-        The streams are shielded, because a cancellation of this host must not cancel streams that the host is about to
-        drain. The shield ends in time, because `_stop` has deadlines.
+        Without the shield, a cancellation of the host would cancel the streams before `_stop` could drain them. The
+        shield ends in time, because `_stop` has deadlines.
         """
         with anyio.CancelScope(shield=True):
             async with self._factory, self._manager, anyio.create_task_group() as tasks:
@@ -262,7 +262,8 @@ class TriggerHost:
 
     def _apply(self, heartbeat: Heartbeat) -> None:
         # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
-        # the lease is extended: a stream that has noticed the end of the lease does nothing but wait to be stopped.
+        # the lease is extended. A stream that has noticed the end of the lease reads nothing until it is stopped, so an
+        # extension alone would leave it idle.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)

@@ -38,8 +38,8 @@ RETRY_INTERVAL: Final = 1 / 12
 _TIMEOUT: Final = 1 / 3
 """The deadline of a heartbeat. If a heartbeat hangs on a dead connection, there is time for a second heartbeat."""
 
-# A function that sorts an instance's leases, given how many triggers each stream has. If the instance must give up
-# leases, it begins with the last of the list.
+# Sorts an instance's leases. The second argument says how many triggers each stream has. An instance that must give up
+# leases gives up the last ones of the list first.
 KeepingOrder = Callable[[Iterable[Fence], Iterable[StreamLoad]], list[Fence]]
 
 

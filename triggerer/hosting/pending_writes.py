@@ -19,12 +19,12 @@ class Writer(Protocol):
 class Unwritten:
     """Stopped streams that must not start again yet, because the store has not answered all of their changes.
 
-    An instance stops its streams when its lease ends by its own clock. When it extends the lease afterwards, the
-    streams start again. A change that a stream submitted before the stop may still be on its way to the store. If the
-    stream did not wait for this change, it would read its rows without the change.
+    When the instance's lease ends, its streams stop. When the lease is extended, they start again and read their rows
+    from the store. A change from before the stop may still be on its way to the store. So a stream waits for its
+    changes, because it would read old rows otherwise.
 
-    An instance also waits for the answers before it releases a lease. Otherwise the store would refuse a late change,
-    and the next owner would repeat the work.
+    An instance also waits before it releases a lease. After the release the store would refuse a late change, and the
+    next owner would repeat the work.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:

@@ -12,7 +12,7 @@ from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
 from triggerer.store.watchers.hosting import TriggerRow
 
 _SOON_S: Final = 1.0
-"""How long a heartbeat waits for classes. Most classes are loaded by then, and their streams start together."""
+"""How long `prepare` waits for classes. Most classes are loaded by then."""
 
 
 class Preparation:

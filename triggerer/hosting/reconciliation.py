@@ -48,10 +48,10 @@ class Reconciliation:
     async def run(self, owned: Mapping[str, Fence]) -> bool:
         """Host the triggers that the store shows on the streams of these leases.
 
-        A stream changes completely in one tick of the event loop, or not at all. For instance, a trigger whose
-        arguments changed is removed and added again. If its siblings resolved a message in between, the broker would
-        advance, and the trigger would miss the message. So the change of a stream waits until the classes of all its
-        new triggers are loaded. It does not wait for a class whose load has failed or has taken too long.
+        All triggers of a stream change in one tick of the event loop. For instance, a trigger whose arguments changed
+        is removed and added again. If its siblings resolved a message in between, the broker would advance, and the
+        trigger would miss the message. So a stream does not change until the classes of all its new triggers are
+        loaded. A class whose load has failed or takes too long does not delay the stream.
 
         Args:
             owned: The leases, by digest of the stream. If a lease is lost while this method waits, the caller removes
@@ -65,8 +65,8 @@ class Reconciliation:
             # The rows may have changed while classes were loaded.
             difference = await self._read_difference(owned)
         if difference is None:
-            # The owned streams have more triggers than this instance may host: triggers were declared since the streams
-            # were divided among the instances. Until they are divided again, nothing changes.
+            # Triggers were declared after the heartbeat, and the owned streams now have more triggers than this
+            # instance may host. The next heartbeat decides which streams to give up.
             return False
         # False: triggers were declared while classes were loaded. The next call prepares them.
         is_complete = self._preparation.has(difference.new)
@@ -79,8 +79,8 @@ class Reconciliation:
         specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
         for hosted in difference.gone:
             # `outliving` are the trigger's watchers that are still declared. They get a new trigger, which must receive
-            # the messages that this trigger has not resolved. So the removal acks these messages (`on_purpose`) only if
-            # all watchers of the trigger were deleted.
+            # the messages that this trigger has not resolved. So the removal is `on_purpose`, which resolves these
+            # messages, only if all watchers of the trigger were deleted.
             self._roster.drop(hosted)
             outliving = difference.outliving(hosted)
             if 0 < len(outliving) < len(hosted.row.watchers):

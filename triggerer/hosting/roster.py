@@ -96,10 +96,7 @@ class Roster:
         return list(self._by_stream.get(digest, {}).values())
 
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
-        """Sort the leases, so that streams with triggers that are not hosted yet come last.
-
-        If the streams no longer fit into this instance, it gives up the last of the list: streams that have grown.
-        """
+        """Sort the leases. Streams with triggers that are not hosted yet come last, and are given up first."""
         sizes = {load.digest: load.triggers for load in loads}
 
         def has_grown(fence: Fence) -> bool:

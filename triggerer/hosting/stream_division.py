@@ -58,10 +58,9 @@ def divide(
 ) -> StreamDivision:
     """Divide the streams among the instances: equal numbers of streams, as far as the instances have room for triggers.
 
-    The share of an instance is the number of streams divided by the number of instances, rounded up. An instance may
-    own more streams than its share, as long as no instance below the share has room for them. If the instance gave up
-    such a stream, no other instance would claim the stream. An instance always gives up streams whose triggers
-    exceed its capacity.
+    The share of an instance is the number of streams divided by the number of instances, rounded up. An instance gives
+    up a stream beyond its share only if an instance below the share has room for the stream. An instance always gives
+    up the streams that do not fit into its capacity.
 
     Args:
         streams: All streams.

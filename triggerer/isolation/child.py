@@ -1,7 +1,7 @@
 """The code of an isolated trigger's process: `python -m triggerer.isolation.child`, started by `TriggerProcess`.
 
-The main thread runs an event loop with the plugin's code. Two other threads read and write the channel to the service,
-so reports are sent at once even while the plugin's code blocks the loop.
+The main thread runs an event loop with the plugin's code. If this code blocks the loop, two other threads still read
+and write the channel to the service.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ async def _serve(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
     interrupted = anyio.Event()
-    # Add the handler of SIGINT to the loop, so that the signal wakes the loop. With `signal.signal`, a signal that
-    # comes just before the loop waits would stay unseen until something else wakes the loop.
+    # With `signal.signal`, a SIGINT that comes just before the loop waits would not wake the loop.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     async with anyio.create_task_group() as tasks:
 

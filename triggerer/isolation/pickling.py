@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Command | Report)
 
 
 MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
-"""128 MiB: the largest raw event or payload. A frame that ends with such an event stays below the channel's limit."""
+"""128 MiB: the largest raw event or payload. A frame with one such event stays below the limit of the channel."""
 FRAME_BYTES: Final = 16 * 1024 * 1024
 """16 MiB: a frame ends with the message that brings it to this size."""
 _MOST_TEXT: Final = 1024 * 1024

@@ -48,8 +48,8 @@ class TriggerProcess(RemoteTrigger):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # The start is shielded, so that every process that was started also gets a task `_talk`: `aclose` waits for the
-        # end of that task.
+        # The start is shielded: a cancellation after the process has started would skip `_talk`, and `aclose` waits
+        # until `_talk` has ended.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")

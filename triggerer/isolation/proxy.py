@@ -153,7 +153,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger. While its thread does not end, `new_thread` refuses to start another."""
         self._remotes.discard(remote)
-        # If the filter still runs, it has been cancelled and its grace is over.
+        # A filter that still runs was cancelled before, and did not end within its grace.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote
@@ -162,8 +162,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run in another thread or process.
 
-    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. With
-    a thread, this trigger runs in the thread. A process makes a second trigger from equal arguments.
+    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. A
+    thread then runs this trigger. A process makes a second trigger from the same arguments.
     """
 
     isolation: ClassVar[Isolation]

@@ -43,8 +43,8 @@ class RemoteGenerator:
     """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
     `pump` and `events` run concurrently, because a filter may read the stream in a child task while it yields events.
-    The pump pulls a raw event from the runtime only after the isolated filter has requested one. Until then, an event
-    that was sent ahead also stays in the runtime's queue.
+    The pump pulls a raw event from the runtime only after the isolated filter has requested one, even if the event was
+    sent ahead. Otherwise the runtime would count the event before it as passed too early.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -52,8 +52,7 @@ class RemoteGenerator:
         self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
-        # If a plugin's own test calls the filter, there is no runtime to say which events come next. In that case no
-        # event is sent ahead.
+        # In a plugin's own test there may be no runtime, so the next events are unknown, and none is sent ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
         self._requested = 0
         self._pulled = 0
@@ -103,9 +102,8 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # The filter may have received a raw event that the pump has not pulled yet, because the event was sent ahead.
-        # Then wait for the pump. Do not wait after the stream has ended: the pump pulls no further event, and the
-        # runtime ignores what the filter yields.
+        # The filter may have opened an event that was sent ahead before the pump has pulled it. So wait for the pump.
+        # After the end of the stream the pump pulls nothing, and the runtime ignores what the filter yields.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 
@@ -139,8 +137,8 @@ class RemoteGenerator:
 
     @property
     def _has_left(self) -> bool:
-        # If the subscriber has left its group, the stream ends here. The filter must not learn of this end, because the
-        # runtime is about to cancel the filter.
+        # The stream also ends when the subscriber leaves its group. The runtime then cancels the filter, so the filter
+        # must not see an ordinary end of its stream.
         return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_requested(self) -> None:

@@ -63,9 +63,9 @@ def _target_of(url: str) -> Any:
 
 
 def _keep_its_log() -> None:
-    """Keep Apprise's log out of the service's log, because Apprise's log contains parts of URLs.
+    """Keep Apprise's log lines out of the service's log, because they contain parts of URLs.
 
-    The handlers of Apprise's log stay. While a thread sends a message, one of them collects the reasons of failures.
+    Apprise's own handlers still get the lines, to collect the reasons of failures.
     """
     logger = logging.getLogger("apprise")
     if logger.propagate:

@@ -66,10 +66,9 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    A target is done when it has accepted all its messages, or when one of them has failed. `on_outcome` is called for
-    each message that was tried. If the deadline comes or the child process dies, some targets may not be done. Then
-    `on_outcome` is called with an error for the next message of each such target, because this message may have been
-    tried.
+    `on_outcome` is called for each message that was tried. If the deadline comes or the child process dies, a message
+    may have been sent without an answer. So `on_outcome` is then called with an error for the next message of each
+    target that has messages left and has refused none.
 
     Args:
         urls: The URLs by the names of their targets.
@@ -116,8 +115,10 @@ def _order(urls: Mapping[str, str], messages: Mapping[str, Sequence[Numbered]]) 
 async def _converse(
     order: dict[str, Any], take: Callable[[dict[str, Any]], Awaitable[None]]
 ) -> bool:
-    """Give a new child process its order, and pass its frames to `take`; return whether the child finished the order.
+    """Send an order to a new child process, and pass the child's frames to `take`.
 
+    Returns:
+        True if the child has finished the order. False if it ended earlier.
     Raises:
         OSError: The process cannot be started.
     """

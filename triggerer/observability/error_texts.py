@@ -1,9 +1,8 @@
 """Turns errors into texts for the store, without the secrets that this process knows.
 
-Only the process that has read a secret knows it, so this process must hide the secret before the text is stored. A
-command that later shows the text also hides secrets that it recognizes by their position, such as after `password=`.
-This module does not search for positions, because the search takes milliseconds for a traceback, and a thousand
-watchers may fail at once.
+Other processes do not know these secrets, so they could not hide them when they show the text. But every process can
+recognize a secret by its position, such as after `password=`. So the search for positions happens when the text is
+shown. Here it would take milliseconds for each traceback, and a thousand watchers may fail at once.
 """
 
 from __future__ import annotations

@@ -173,10 +173,10 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Drops a library's warning or error that repeats a line of the last `every_s` seconds, even if arguments differ.
+    """Lets a library's warning or error pass once in `every_s` seconds. Lines that differ only in arguments are equal.
 
-    aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that is
-    not dropped says how many were dropped before it.
+    aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that
+    passes has the number of dropped lines.
     """
 
     def __init__(self, libraries: Sequence[str], *, every_s: float = 10.0) -> None:
@@ -218,8 +218,8 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # By default structlog's renderers print the local variables of each frame, which may be secrets or messages. So the
-    # text format and the JSON format get another way to show a traceback.
+    # By default structlog prints the local variables of each frame, which may contain secrets or messages. The
+    # formatters below print tracebacks without variables.
     if not as_json:
         plain = structlog.dev.plain_traceback
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))
@@ -234,7 +234,7 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
 
 
 def _redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Hide the secrets of a line. This must come before the JSON quoting, which would change a secret's spelling."""
+    """Hide the secrets of a line. The line must not be JSON yet, because JSON escapes some characters of a secret."""
     return {
         key: value if key in _WITHOUT_SECRETS else _shown(key, value) for key, value in line.items()
     }

@@ -1,8 +1,9 @@
 """Hides secrets in settings, arguments, errors and log lines.
 
-A secret is recognized by its position or by its value. The positions are the value of a key such as
-`sasl_plain_password`, the secret parts of a URL, and the text after `password=`. A value is recognized if
-`remember_secret` has stored it, for instance from the settings. Such a value is hidden wherever it appears.
+A secret is recognized in two ways:
+
+- By its position: the value of a key such as `sasl_plain_password`, a secret part of a URL, the text after `password=`.
+- By its value: `remember_secret` has stored the value, for instance from the settings. It is hidden everywhere.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ _NO_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 
-# A text may contain one very long word, such as a message in Base64. The search time must not grow with the square of
-# the word's length. So a pattern searches ahead only from the start of a word or of a URL's parameter, and the
-# patterns use possessive quantifiers. The password of a URL extends to the last "@" of the word, because a password may
-# contain "/", ":" and "@".
+# A text may contain one very long word, such as a message in Base64. To keep the search time linear, the patterns look
+# ahead only at the start of a word or of a URL's parameter, and their quantifiers are possessive. A URL's password may
+# contain "/", ":" and "@", so it extends to the last "@" of the word.
 _USER_INFO: Final = re.compile(
     r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
 )
@@ -71,8 +71,8 @@ def is_secret_key(key: str) -> bool:
 def redact(key: str, value: Any) -> Any:
     """Return a copy of the value with its secrets hidden. References such as `env:NAME` stay readable.
 
-    Mappings and lists are searched. Below a key that names a secret, every value is hidden, except None, an empty text,
-    True and False.
+    Mappings and lists are searched. Below a key that names a secret, every value is hidden, except None, True, False
+    and an empty string.
     """
     if isinstance(value, Mapping):
         if is_secret_key(key):
@@ -108,9 +108,9 @@ def hide_known(text: str) -> str:
 
 
 def remember_secret(value: str) -> None:
-    """Hide this value wherever it appears from now on, also as a URL, JSON or Python spells it.
+    """Hide this value wherever it appears from now on. Its forms in URLs, JSON and Python literals are hidden too.
 
-    If the value has several lines, such as a private key, each long line is hidden too. A spelling shorter than six
+    If the value has several lines, such as a private key, each long line is hidden too. A form shorter than six
     characters is not hidden.
     """
     global _known_pattern  # noqa: PLW0603  (one set for the process, like its logging)

@@ -1,7 +1,7 @@
 """Names targets of notifications without their secrets, and hides the URLs of targets.
 
-Almost every part of a target's URL can be a secret, such as the host in `slack://T1JJ3T3L2/…`. So the whole URL is
-hidden. In other settings only the secret parts of a URL are hidden.
+Almost every part of a target's URL can be a secret, such as the host in `slack://T1JJ3T3L2/…`. So only the scheme of
+the URL is shown.
 """
 
 from __future__ import annotations

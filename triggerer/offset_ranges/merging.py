@@ -57,9 +57,8 @@ def _merged(
 ) -> PartitionRange:
     """Merge the ranges of one partition, and add the gaps between them to `gaps`."""
     if not any("rewound_from" in extra for _, extra in found):
-        # Sort the ranges: the log was not cut, so the order of the events does not matter. A log that was cut has lost
-        # its end, and uses the lost offsets again. Its ranges must stay in the order of the events, because a later
-        # range has the offsets that are valid now.
+        # The order of the events counts only if the log lost its end: the lost offsets are used again, and a later
+        # range with `rewound_from` replaces earlier ranges. Here nothing was lost, so sort by offset.
         found = sorted(found, key=lambda one: one[0].start)
     (merged, extra), *others = found
     _add_gap(gaps, merged, merged.start - int(extra.get("deleted") or 0))

@@ -36,8 +36,8 @@ class KafkaRanges:
 
     Attributes:
         ranges: Sorted by topic and partition.
-        gaps: The offsets that no event has, although they lie inside or before these ranges. Empty if gaps were not
-            allowed. If a gap lies inside a range, and the log still has messages in the gap, Spark reads them too.
+        gaps: Offsets inside or before these ranges that no event has. Empty if gaps were not allowed. If the log still
+            has messages in a gap inside a range, Spark reads these messages too.
     """
 
     ranges: tuple[PartitionRange, ...]
@@ -103,7 +103,7 @@ class KafkaRanges:
 
         Args:
             connection: The section `[connections.<connection>]` of the configuration.
-            bootstrap_servers: The addresses of brokers without encryption and login, in place of `connection`.
+            bootstrap_servers: Used instead of `connection`: the addresses of brokers without encryption and login.
             on_data_loss: If offsets are missing, "fail" raises `BrokenRanges`. "skip" logs a warning and leaves these
                 offsets out.
         Raises:

@@ -93,8 +93,8 @@ class ChildProcess:
                 channel, socket = await Channel.open()
                 ours.push_async_callback(channel.aclose)
                 theirs.enter_context(socket)
-                # The child's lifeline is a pipe to which nobody writes. Only this process has its writing end. When
-                # this process dies, the pipe closes, and the kernel kills the child.
+                # The lifeline is a pipe without data, and only this process has its writing end. When this process
+                # dies, the pipe closes, and the kernel kills the child's process group.
                 lifeline, end = os.pipe()
                 ours.callback(os.close, end)
                 theirs.callback(os.close, lifeline)
@@ -176,11 +176,10 @@ class ChildProcess:
     async def reap(self) -> int:
         """End the process and read all of its output. `supervise` must be running.
 
-        The process has one second to end on its own, so that the result is its own exit code. If it takes longer, it is
-        killed, and the result is the code of our SIGKILL.
+        A process that does not end within one second is killed.
 
         Returns:
-            The exit code, as from `wait`.
+            The exit code. Negative: the number of the signal that killed the process.
         """
         with anyio.move_on_after(1):
             await self.gone.wait()

@@ -22,7 +22,7 @@ _LOOK_EVERY_S: Final = 0.001
 
 
 def adopt_orphans() -> None:
-    """Let this process become the parent of each descendant whose own parent ends, in place of process 1 of the system.
+    """Let this process, instead of process 1 of the system, become the parent of each descendant whose parent ends.
 
     Raises:
         OSError: The system has no such call.

@@ -14,11 +14,10 @@ STANDARD_ERROR: Final = 2
 
 
 class GroupLeader:
-    """A child process with its process group. A kill never hits a foreign process that got the same process id later.
+    """A child process with its process group.
 
-    The kernel may reuse a process id once the process has been reaped and its group is empty. asyncio would reap the
-    process as soon as it ends, so a later kill of the group could hit a foreign process. Therefore only this class
-    reaps the process, directly after it has killed the group.
+    Only this class reaps the process, directly after it has killed the group. asyncio would reap the process as soon as
+    the process ends. Then the kernel could reuse the id, and a later kill could hit a foreign group.
 
     Args:
         output: The child's standard output and standard error. The default is our standard error, so that the output
@@ -42,8 +41,7 @@ class GroupLeader:
             stderr=output,
             pass_fds=pass_fds,
             env=env,
-            # The child gets its own session. So its group can be killed as a whole, and Ctrl-C in our terminal does not
-            # reach it.
+            # In its own session, the child leads a process group, and Ctrl-C in our terminal does not reach the child.
             start_new_session=True,
         )
         self.pid: Final = self._process.pid

@@ -295,9 +295,8 @@ def connect_to_parent() -> ChildChannel:
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The open file description of a lifeline says which process gets the signal (fcntl(2), F_SETOWN). This process
-        # shares the inherited description with its parent. So open the pipe again, to get a description for this
-        # process alone.
+        # The owner of an open file description gets the signal (F_SETOWN in fcntl(2)). The inherited description is
+        # shared with the parent. Opening the pipe again creates a description for this process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

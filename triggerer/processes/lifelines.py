@@ -55,18 +55,17 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The open file description of a lifeline says which process gets the signal (fcntl(2), F_SETOWN). This process
-        # shares the inherited description with its parent. So open the pipe again, to get a description for this
-        # process alone.
+        # The owner of an open file description gets the signal (F_SETOWN in fcntl(2)). The inherited description is
+        # shared with the parent. Opening the pipe again creates a description for this process alone.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 
 
 def armed_lifelines() -> tuple[str, ...]:
-    """Return the paths of this process's lifelines, for other processes that must die together with it.
+    """Return the paths of this process's lifelines, for a process of another group that must die with this process.
 
-    Another process may be in another process group, which the signal to our group does not reach. If a forked process
-    calls this function before `arm_again`, the paths lead to the descriptors of its parent.
+    The signal of a lifeline reaches only one process group, so the other process must arm the lifelines too. In a
+    forked process, before `arm_again`, the paths lead to the descriptors of the parent.
     """
     return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)
 

@@ -2,7 +2,8 @@
 
 1. Before the command opens anything that it must close, a signal ends the process at once (`exit_on_signals`).
 2. While a service runs, the first signal asks it to stop, and the second ends the process (`handling_stop_signals`).
-3. Between the end of the service and the exit of Python, a first signal is ignored, and a second ends the process.
+3. After the service has ended, a signal ends the process only if another signal came before. Otherwise the signal is
+   ignored, because Python is about to exit.
 
 Each handler replaces the previous handler, so there is no moment at which a signal has the default action. For this
 reason the handlers are not added to an event loop: the loop restores the default action when it removes a handler.
@@ -25,18 +26,16 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    A plain `KeyboardInterrupt` would lose our exit code. If it passes out of code that was compiled from a string,
-    CPython later ends the process by the signal (`run_eval_code_obj` in pythonrun.c). The methods of a dataclass, for
-    example, are compiled from a string.
+    A plain `KeyboardInterrupt` could lose our exit code. If it leaves code that was compiled from a string, such as the
+    code that `dataclass` generates, CPython ends the process by the signal (`run_eval_code_obj` in pythonrun.c).
     """
 
 
 @contextmanager
 def unwrapped_interrupts() -> Iterator[None]:
-    """Raise `Interrupted` in place of a RuntimeError that it has caused.
+    """If the block raises a RuntimeError whose cause is `Interrupted`, raise `Interrupted` instead.
 
-    Ctrl-C raises `Interrupted` in whatever code runs. If this code is a descriptor's `__set_name__`, Python before 3.12
-    raises a RuntimeError whose cause is `Interrupted`.
+    Python before 3.12 raises this RuntimeError if Ctrl-C interrupts a descriptor's `__set_name__`.
     """
     try:
         yield

@@ -79,7 +79,7 @@ class Bucket:
         try:
             await self._put_parts(upload, first, chunks)
         except BaseException:
-            # Otherwise the bucket would keep the uploaded parts, which a list of its objects does not show.
+            # Otherwise the uploaded parts would stay in the bucket. A list of the bucket's objects does not show them.
             with (
                 anyio.move_on_after(_ABORT_S, shield=True),
                 suppress(BucketError),
@@ -139,8 +139,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     Raises:
         BucketError: The SDK finds no region, or does not find the profile that the environment names.
     """
-    # Use a thread, because importing the SDK and reading its description of S3 take a quarter of a second the first
-    # time.
+    # The first call imports the SDK and reads its description of S3, which takes a quarter of a second.
     loader = await to_thread.run_sync(_loader)
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession

@@ -16,10 +16,9 @@ from triggerer.processes import signals
 def is_cancelled_by_us() -> bool:
     """Return whether our code, not plugin code, has cancelled the current task.
 
-    Our code cancels a task of a task group through a scope only. Suppose that `Task.cancelling()` of such a task is
-    above zero, but no scope is cancelled. Then plugin code called `Task.cancel()`, perhaps long ago. Some libraries
-    implement their timeouts with `Task.cancel()`, and never call `uncancel()`. In a task that belongs to no task group
-    of ours, `Task.cancel()` counts as our own cancellation.
+    Our code cancels a task of a task group only through a scope. If no scope is cancelled, but `Task.cancelling()` is
+    above zero, plugin code has called `Task.cancel()`. Some libraries implement timeouts in this way, and never call
+    `uncancel()`. In a task that belongs to no task group, `Task.cancel()` counts as our own cancellation.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -34,8 +33,8 @@ def _is_in_a_task_group() -> bool:
 async def take_back_stray_cancellations() -> None:
     """Undo each `Task.cancel()` that plugin code has called on the current task. Call this after the plugin code.
 
-    A cancellation that is still pending would be raised at our next `await`. A `Task.cancelling()` that stays above
-    zero would keep anyio's scopes from recognising their own cancellations, so the task could not end in order.
+    Otherwise a pending cancellation would be raised at our next `await`. And while `Task.cancelling()` is above zero,
+    anyio's scopes do not recognise their own cancellations.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling() or not _is_in_a_task_group():

@@ -39,8 +39,8 @@ class RuntimeContext:
     parked: ParkedStore | None = None
     """Stores parked messages and a queue's backlogs.
 
-    None: a watcher of a queue does not fall behind, and a log's lane waits at a message that its watcher cannot process
-    during catch-up.
+    None: a watcher of a queue does not fall behind. In a log, a watcher that catches up waits in a lane until it can
+    process the lane's next message.
     """
     states: StateStore | None = None
     """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""
@@ -59,17 +59,16 @@ class RuntimeContext:
     )
     """The limit of unanswered events, shared by all watchers that catch up.
 
-    A live event waits for a group commit, which contains at most this number of catch-up events. Events of live filters
-    count against another limit.
+    So a group commit that contains a live event contains at most this number of catch-up events. Events of live filters
+    count against other limits.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
     """The wall clock, for times that are shown or stored. Durations and deadlines use `clock`."""
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
-    """False in the testing harness: no group and no trigger is started again after a delay.
-
-    In the harness, `Manager.restart` starts a failed trigger again if watchers may fall behind.
+    """False in the testing harness: no failed group is opened again. Only `Manager.restart` starts a failed trigger
+    again, and only if its watchers may fall behind.
     """
     restart_first: float = 1.0
     restart_longest: float = 60.0

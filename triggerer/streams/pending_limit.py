@@ -11,8 +11,8 @@ class PendingLimit:
     Each stream has a limit, and so has each trigger without a stream. All watchers that catch up share one limit.
 
     The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
-    answer subtracts one. A restart of the stream does not reset the count. Otherwise, while the store is away, each
-    restart would submit the redelivered events once more, without a limit.
+    answer subtracts one. A restart of the stream keeps the count. Otherwise, while the store is away, each restart
+    could submit another `limit` events, and memory would grow.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")
@@ -33,7 +33,7 @@ class PendingLimit:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let filters wait from now on: the service is stopping, and is going to cancel them."""
+        """Make filters wait from now on. The stopping service then cancels them."""
         self.limit = 0
 
     async def wait_for_room(self) -> None:

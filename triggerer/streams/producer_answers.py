@@ -1,4 +1,4 @@
-"""Calls a producer's hooks for a message that is going to be stored, and checks what the hooks return."""
+"""Calls a producer's hooks that tell how to store a message, and checks what the hooks return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
 
     Raises:
         Exception: The producer's error.
-        PluginError: The producer returned neither text nor None.
+        PluginError: The producer returned neither a string nor None.
     """
     what = f"get_idempotency_key() of {type(producer).__qualname__}"
     with plugin_code(what):

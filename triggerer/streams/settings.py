@@ -12,8 +12,8 @@ class RuntimeSettings:
     ack_timeout: float = 300.0
     """How long a subscriber may leave an event unresolved, counted from the event's broadcast.
 
-    A watcher that catches up has this time for each message, counted from the moment when its filter receives it. The
-    timeout also limits the store's answer for an event of a live filter, and an advance of the broker.
+    A watcher that catches up has this time for each message, counted from the moment when its filter receives it. An
+    advance of the broker has this time, too.
     """
     subscriber_queue_size: int = 1024
     """The poll pauses when a subscriber has this number of unread events.
@@ -29,7 +29,7 @@ class RuntimeSettings:
     """The poll pauses at this number of outstanding events in a group. Each event costs some 200 bytes in addition to
     the message.
 
-    20,000 events are four group commits of the largest size, and twice the bound of a lane.
+    20,000 events are four group commits of the largest size.
     """
     max_outstanding_per_lane: int = 10_000
     """The poll pauses at this number of outstanding events in one lane.
@@ -41,8 +41,8 @@ class RuntimeSettings:
     max_outstanding_bytes: int = 64 * 1024 * 1024
     """The poll pauses at this number of outstanding bytes in a group, if the producer tells the sizes.
 
-    Messages larger than 3 KiB on average reach this bound before `max_outstanding`. 64 messages of 1 MiB are enough to
-    keep a broker's connection busy. The message that reaches the bound may exceed it.
+    64 messages of 1 MiB are enough to keep a broker's connection busy. The message that reaches the bound may exceed
+    it.
     """
     max_outstanding_bytes_per_lane: int = 32 * 1024 * 1024
     """The poll pauses at this number of outstanding bytes in one lane. The bound is half of the group's, so that a
@@ -68,8 +68,8 @@ class RuntimeSettings:
     burst_readings: int = 1024
     """The most readings in a burst. An event that three subscribers read counts as three readings.
 
-    Without this limit, 20 filters that read 256 events each (5,120 readings) would keep the event loop busy for 40 ms.
-    Meanwhile no other stream, heartbeat or answer of the store would be handled.
+    Without this limit, 20 filters that read 256 events each would keep the event loop busy for 40 ms, and other streams
+    and heartbeats would wait.
     """
     close_timeout: float = 10.0
     """How long a plugin's `aclose()` and `cleanup()` may take, and how long a filter may continue after its subscriber

@@ -1,7 +1,7 @@
 """The newest marks of the streams that this instance owns. See `triggerer.domain.watchers.stream_marks`.
 
-A stream's mark is a text with the time of its last renewal, stored in the database. A producer stores the mark with its
-position at the broker, too. If the broker's mark is newer than the database's, the database was restored from a backup.
+A stream's mark is a string in the database that contains the time of its last renewal. A producer also stores the mark
+at the broker, with its position. If the broker's mark is newer than the database's, a backup was restored.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class KnownMark(StoreMark):
 
     Attributes:
         stored: The newest mark that the database is known to have.
-        is_in_order: True if the broker's positions are no newer than the database. The mark is renewed only while this
-            is True. A mark that is renewed in a restored database would soon be newer than the broker's marks, and hide
-            the restore.
+        is_in_order: True if the last `check` found no mark at the broker that is newer than the database. Only then is
+            the mark renewed. In a restored database, a renewed mark would soon be newer than the broker's marks, and
+            nobody would notice the restore.
     """
 
     def __init__(self, stored: StoredMark) -> None:

@@ -31,7 +31,7 @@ must change nothing.
 
 
 class Gathering:
-    """The metrics of this process: its counters and histograms, and the values that readers give at a scrape."""
+    """The metrics of this process: its counters and histograms, and the values that readers return at a scrape."""
 
     def __init__(self) -> None:
         self._readers: dict[Reader, None] = {}

@@ -55,7 +55,7 @@ class Counter:
     """A metric that only grows.
 
     Args:
-        most: The most series. The values of further series are added up, with `other` in place of the first label.
+        most: The most series. In a further series, the first label is replaced with `other`.
     """
 
     def __init__(self, metric: Metric, *, most: int = 200) -> None:
@@ -96,7 +96,10 @@ class Distribution:
         self._sum += value
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Return (upper bound, number of values up to it) for each bucket, and the sum of all values."""
+        """Return the buckets, and the sum of all values.
+
+        A bucket is a pair: its upper bound, and the number of values up to this bound.
+        """
         counts, total = list(self._counts), 0
         buckets = []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):

@@ -21,7 +21,7 @@ class Admission:
     def __init__(self, member: Deriver) -> None:
         self._member = member
         self.was_absent = False
-        """True if the watchers may have failed outstanding events, and may still fall behind at these events."""
+        """True if the watchers may have missed outstanding events at which they may still fall behind."""
         self.sent_ahead = 0
         """The number of the first event that `Subscriber.known_ahead` has not returned."""
         self.open_source: EventSource | None = None
@@ -37,11 +37,14 @@ class Admission:
         self.open_source = None
 
     def admits(self, entry: Entry) -> bool:
-        """Return whether the filter receives this message. False: the filter's watchers may be behind in the lane.
+        """Return whether the filter receives this message.
 
-        A filter that was absent skips a lane while the lane has messages from before the filter's return. When one of
-        these old messages reaches the lane's head, the group decides whether the filter's watchers fall behind in the
-        lane. The filter also skips a lane with a failed message that the broker redelivers.
+        A filter skips the message if all of its watchers are behind in the lane. A filter that was absent also skips a
+        lane in two cases:
+
+        - The lane has messages from before the filter's return. At each of them the group decides whether the filter's
+          watchers fall behind.
+        - The broker redelivers a failed message of the lane.
         """
         state, lane = self._member.state, entry.lane
         assert lane is not None

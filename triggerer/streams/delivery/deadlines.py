@@ -29,9 +29,8 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        An advance has the same timeout, counted from the moment when this task first sees the advance. An advance that
-        takes longer ends the group, so that the watchers show an error. Time for which the event loop was blocked is
-        added to all timeouts.
+        An advance has this timeout too, counted from the moment when this task first sees the advance. Time for which
+        the event loop was blocked is added to all timeouts.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.
@@ -114,8 +113,8 @@ class _Advances:
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
         self._timeout = timeout
-        # By `id` of an advance's batch: the batch, and when it was first seen. As long as the batch is kept here,
-        # Python gives its `id` to no other batch.
+        # Maps the `id` of an advance's batch to the batch, and the time when it was first seen. Because the dictionary
+        # refers to the batch, Python does not reuse the `id`.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:

@@ -96,8 +96,7 @@ class DerivedEvent:
         entry.unresolved -= 1
         if not entry.unresolved:
             lane = entry.lane
-            # Queue the lane only if this entry is its head. Otherwise `Lanes.finish` queues the lane, once the entries
-            # before this one are advanced.
+            # If this entry is not the lane's head, `Lanes.finish` queues the lane later.
             if lane is not None and lane.head is entry:
                 state = subscriber.state
                 state.lanes.queue(lane)

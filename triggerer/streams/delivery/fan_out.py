@@ -122,6 +122,5 @@ class FanOut:
         state = self._state
         state.selection.offer(event, state.ledger.next_seq - 1)
         if not state.progress.is_signalled:
-            # If no selector names the event, no subscriber moves, so none of them wakes the pump. Wake the pump here,
-            # so that it advances the event.
+            # If no selector wants the event, no subscriber wakes the pump, but the event must be advanced.
             state.progress.signal()

@@ -22,13 +22,12 @@ from triggerer.synchronization import AutoResetEvent
 class Flow:
     """The limits of one group for outstanding events.
 
-    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. It calls
-    `handle_full_lane` after a broadcast that has filled a lane. While the poll is paused, no event is broadcast. If a
-    hook of the producer raises, the group ends.
+    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. The poll calls
+    `handle_full_lane` after a broadcast that has filled a lane. If a hook of the producer raises, the group ends.
 
-    If the producer can pause lanes, it pauses a full lane, and `run` is the task that resumes the lane. If an event of
-    the paused lane arrives anyway while the lane is at its bound, the poll pauses. If the producer cannot pause lanes,
-    the poll pauses when it has pulled one more event of the full lane.
+    A producer that can pause lanes pauses a full lane, and `run` resumes the lane. For any other producer, the poll
+    pauses at the next event of the full lane. The poll also pauses if an event of a paused lane arrives while the lane
+    is at its bound.
     """
 
     def __init__(
@@ -284,7 +283,7 @@ class Flow:
         self.check_at = 0
 
     def recheck(self) -> None:
-        """Let the poll look at `GroupState.blocked_by` before the next broadcast."""
+        """Make the poll check `GroupState.blocked_by` before the next broadcast."""
         self.check_at = 0
 
     def stop_pulling(self) -> None:

@@ -363,8 +363,7 @@ class Group:
     async def wait_until_drained(self) -> None:
         """Wait until no event is outstanding, `start_pulling` is called, or the group has ended.
 
-        The ack timeout does not limit this wait. For example, after a failure a lane waits until the store has the
-        position of the watcher that falls behind.
+        The ack timeout does not limit this wait. For example, a lane may wait until the store has a watcher's position.
         """
         await self._flow.wait_until_drained()
 

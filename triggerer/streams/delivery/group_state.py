@@ -93,10 +93,9 @@ class GroupState:
     standing: dict[Hashable, str] = field(default_factory=dict)
     """The lanes that the producer reports as standing, each with the reason (`SharedStreamProducer.use_standing`)."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane, the lowest position that has failed. Deleted once the broker has learned of the failure.
+    """By lane, the lowest position that has failed, until the broker has learned of the failure.
 
-    The broker redelivers all later messages of the lane, even messages that are broadcast before the broker has learned
-    of the failure.
+    The broker redelivers all later messages of the lane, including messages that are broadcast meanwhile.
     """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
     """By lane, an event number. Outstanding events before this number are redelivered, because a message failed."""
@@ -110,10 +109,10 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane, a pair: the lane's dictionary in `Backlogs.by_lane`, and the lane's tail (its newest messages).
+    """By lane, the lane's dictionary in `Backlogs.by_lane` when the tail began, and the tail (the newest messages).
 
-    The pair has the dictionary from the time when the tail began. If `Backlogs` now has another dictionary for the
-    lane, the backlogs of that time have ended, and the tail is outdated.
+    If `Backlogs` now has another dictionary for the lane, the lane was without backlogs meanwhile, and the tail is
+    outdated.
     """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
     """The last broadcasts of a queue that has backlogs.
@@ -321,7 +320,7 @@ class GroupState:
         return lane_tail
 
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
-        """Return where a watcher continues that missed the message at `position`: `position`, or a cut before it."""
+        """Return `position`, or a cut before it. A watcher that missed the message at `position` continues there."""
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
     def trim_lane_tail(self) -> None:
@@ -342,9 +341,8 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A backlog that a replay has rewound need not wait for the broker if the replay re-emits nothing and the lane had
-        no broadcast since. The backlog's messages were resolved before the rewind. If the broker redelivers one of
-        them, the idempotency key prevents a second event.
+        A replay without re-emission does not wait for the broker if the lane had no broadcast since. Its messages were
+        resolved before the replay. If the broker redelivers one of them, the idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
@@ -375,8 +373,7 @@ class GroupState:
             return backlog.rewound_to is not None and backlog.reemit is None
         failed = self.failed_in.get(backlog.lane)
         if failed is not None and is_before(failed, end):
-            # A message before the end has failed, and its redelivery is still to come. If the broker had advanced past
-            # this message since, `advanced_to` would be after the message.
+            # A message before the end has failed, and the broker has not advanced to the end since.
             return False
         return not is_before(following(newest), end)
 

@@ -81,8 +81,7 @@ class Nacks:
     def remember_rejection(self, member: object, rejection: Rejection | None) -> None:
         """Record that `member` rejected the event.
 
-        If the store later refuses an event that the member derived from the rejected event, the rejection becomes a
-        failure.
+        The rejection becomes a failure if the store later refuses a trigger event that `member` derived from the event.
         """
         if self.rejected_by is None:
             self.rejected_by = {}
@@ -193,9 +192,9 @@ class Lane:
     has_failed: bool
     """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """If `has_failed`: the events of the current `advance` before this number precede the first failed event.
+    """If `has_failed`: the number after the last event before the first failed event of the current `advance`.
 
-    0: the first failed event is the first of its batch.
+    0: the batch begins with a failed event.
     """
     is_scheduled: bool
     """Whether the lane is queued for the next advance, or being advanced."""

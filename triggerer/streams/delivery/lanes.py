@@ -183,8 +183,7 @@ class Lanes:
                 # The lane that has waited longest.
                 self.oldest_at = head.broadcast_at
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
-                # Do the same as `Lane.take`, but save the call. If each message is its own lane, every message comes
-                # here.
+                # These lines do what `Lane.take` does, and save a call for each message that is its own lane.
                 head.lane = lane.head = lane.tail = None
                 lane.in_flight, lane.in_flight_bytes, lane.in_flight_to = (
                     1,

@@ -4,15 +4,14 @@ A subscriber passes an event when its filter moves past the event or rejects it.
 trigger events that the filter derived from it are durable too (`Entry.unresolved`).
 
 Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one number, `done`, tells
-which events it has passed. Events before the lowest `done` were passed by all subscribers, and the ledger releases them
-to the lanes. A heap finds the lowest `done`. Its items are corrected only when they reach the top. An idle subscriber,
-whose selector names none of the events, passes each event as it is broadcast. So the `done` of an idle subscriber is
-above all event numbers.
+which events it has passed. All subscribers have passed the events before the lowest `done`, so the ledger releases
+these events to the lanes. A heap finds the lowest `done`; its items are corrected only when they reach the top. The
+`done` of an idle subscriber is above all event numbers, because its selector wants none of the events.
 
-For each event, the ledger counts the subscribers that ack the event and the subscribers that fail it. A third number
-counts the failing subscribers that have not pulled the event. Most neighbouring events have equal counts, so the ledger
-stores only the changes. Such a change is called a step, and has the number of the first event that it applies to. When
-a subscriber joins, fails or leaves, one or two steps are added, however many events are outstanding.
+For each event there are three counts: the subscribers that ack it, the subscribers that fail it, and the failing
+subscribers that have not pulled it. Most neighbouring events have equal counts, so the ledger stores only the changes.
+A change is called a *step*, and has the number of the first event that it applies to. When a subscriber joins, fails or
+leaves, one or two steps are added, however many events are outstanding.
 """
 
 from __future__ import annotations
@@ -190,8 +189,7 @@ class Ledger:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * self._present + 16:
-            # Usually outdated items are removed when they reach the top of the heap. Below a stuck member's item they
-            # never reach the top, so remove them here.
+            # While a stuck member's item stays at the top, outdated items below it would never be removed.
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
@@ -302,8 +300,7 @@ class Ledger:
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
-                    # Queue the lane only if this entry is its head. Otherwise `Lanes.finish` queues the lane, once the
-                    # entries before this one are advanced.
+                    # If this entry is not the lane's head, `Lanes.finish` queues the lane later.
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end

@@ -40,7 +40,7 @@ class ProgressSignal:
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
-        # Clear the flag, because other code does not call `signal` while the flag is set. The pump clears the flag too,
-        # but not while it awaits an advance.
+        # Other code does not call `signal` while the flag is set, and the pump does not clear the flag while it awaits
+        # an advance. If this method did not clear the flag, its caller would not be woken.
         self.is_signalled = False
         await self._room.wait()

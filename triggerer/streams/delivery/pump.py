@@ -109,8 +109,8 @@ class Pump:
                 progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The previous batch is finished, so wake the tasks that wait for room. If the loop has not turned, no
-                # task can have begun to wait.
+                # The previous batch has made room, so wake the tasks that wait for it. If the loop has not turned, no
+                # task waits.
                 progress.signal_room()
             self._awaited = batch
             if is_first:
@@ -121,8 +121,8 @@ class Pump:
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
-                # The pump may have been cancelled while the plugin shielded this advance. In that case no further
-                # advance may follow. If no other task has run meanwhile, nothing can have cancelled the pump.
+                # Begin no further advance if the pump was cancelled while the plugin shielded this one. If the loop has
+                # not turned, nothing can have cancelled the pump.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
                     return

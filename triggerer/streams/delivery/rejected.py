@@ -36,7 +36,7 @@ _NO_REASON: Final = "the watcher's filter rejected it"
 
 
 class Rejected:
-    """Wraps the function that decides about a lane's head (`decide`), to park rejected messages before their advance.
+    """Parks rejected messages before they are advanced. Wraps the function that decides about the head of a lane.
 
     A rejected message that the producer does not dead-letter would be lost. So the message is stored for each watcher
     that rejected it, under the message's idempotency key. A redelivery has the same key, and stores nothing new. The

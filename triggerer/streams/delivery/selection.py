@@ -155,8 +155,8 @@ def _check(selector: Any, method: str) -> None:
 def is_selecting(cls: type[BaseEventTrigger]) -> bool:
     """Return whether the class's selector belongs to its filter.
 
-    Selector and filter belong together if the class that defines the selector also defines or inherits the filter. A
-    subclass that overrides the filter alone may want events that the inherited selector does not name.
+    A subclass that overrides only the filter may want events that the inherited selector does not name. So for such a
+    class the result is False.
     """
     for one in cls.__mro__:
         if "shared_stream_selector" in vars(one):

@@ -41,18 +41,17 @@ class _Filled(NamedTuple):
 
 
 class SlowSubscribers:
-    """Fails subscribers that hold up the poll or a paused lane while a sibling waits for messages: they fall behind.
+    """Fails subscribers that hold up the poll or a paused lane while a sibling waits for messages.
 
-    A full lane, or the poll of a stream at its bound, stays paused until the outstanding events fill at most half of
-    the bound. So a subscriber causes the pause if the events that it has not passed fill more than half. Otherwise the
-    store or the broker causes the pause.
+    A full lane, or a stream at its bound, stays paused until its outstanding events fill at most half of the bound. So
+    a subscriber causes the pause if the events that it has not passed fill more than half. Otherwise the store or the
+    broker causes the pause.
 
     A sibling waits for messages of a lane once it has passed all messages of the lane, or has read them while it
     catches up. A sibling waits for messages of the stream once it has passed all messages.
 
-    While the store is slow, no subscriber counts as slow, because all wait for the store. The newest message alone may
-    fill more than half of a bound in bytes. In this case a subscriber has the overflow grace, from the broadcast on, to
-    pass the message.
+    While the store is slow, no subscriber counts as slow. If the newest message alone fills more than half of a bound
+    in bytes, a subscriber may take the overflow grace, from the broadcast on, to pass the message.
 
     `run` is a task of the group if watchers may fall behind. It looks for slow subscribers when a lane becomes full or
     the poll pauses (`request_check`), and then at each progress of the group, until the pause is over.

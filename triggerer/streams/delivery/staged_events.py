@@ -38,9 +38,9 @@ def stage(
 class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    Derived events are submitted when the pump next runs. Usually all subscribers have moved past the events' message by
-    then, and the producer's state after this message is stored in the same transaction. Otherwise the events are
-    submitted without a state. The state is then stored with later events of the message, or by `advance`.
+    Derived events are submitted when the pump next runs. If all subscribers have passed the events' message by then,
+    the producer's state after this message is stored in the same transaction. Otherwise the state is stored later, with
+    further events of the message or by `advance`.
 
     While a state is being stored, no event is advanced, and no other state is submitted.
     """

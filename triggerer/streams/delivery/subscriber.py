@@ -220,8 +220,8 @@ class Subscriber(Deriver):
                 self.is_open = True
                 self.pulled = seq + 1
                 yield events[at]
-                # Until `open_entry` is set for the next event, there must be no `await` after this change of `done`.
-                # So no other task sees the new `done` together with the old `open_entry`.
+                # There must be no `await` between this change of `done` and the next change of `open_entry`. Otherwise
+                # another task could see the new `done` together with the old `open_entry`.
                 self.done = seq + 1
                 if not progress.is_signalled:
                     progress.signal()
@@ -328,9 +328,8 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for the sink first, and then for `pending`. If the service begins to stop while the filter waits for
-            # the sink, `pending` has no room from then on. So the filter reads no further message, and waits here until
-            # it is cancelled.
+            # Wait for the sink first. If the service begins to stop meanwhile, `pending` has no room from then on. So
+            # the filter waits here until it is cancelled, and reads no further message.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -46,7 +46,7 @@ class Subscribers:
         return len(self.present)
 
     def answered_for(self, seq: int) -> Iterator[Subscriber]:
-        """Yield the present subscribers that must resolve this event, and the former subscribers that passed it."""
+        """Yield the present subscribers that must resolve this event, and earlier subscribers that passed it."""
         for subscriber in self.present:
             if subscriber.joined_at <= seq:
                 yield subscriber

@@ -82,9 +82,8 @@ class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
-    seconds, the thread reports a stall. So a stall shorter than `threshold` is never reported. A stall of 1.5
-    `threshold` or more is always reported, except if the system had paused the loop's thread or the whole process.
-    `Stall.seconds` counts from the callback, and may lack up to `threshold / 2` seconds of the stall's beginning.
+    seconds, the thread reports a stall. It reports no stall that is shorter than `threshold`, and every stall that is
+    longer than 1.5 `threshold`, except if the system had paused the loop's thread or the process.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -109,8 +108,8 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` before `_answered`. The thread clears `_answered`, and then checks `_stopped`. So even if the
-        # thread clears `_answered` just after this method has set it, it finds `_stopped` set, and does not wait.
+        # Set `_stopped` first. The thread checks `_stopped` after it has cleared `_answered`, so it cannot clear the
+        # last signal and then wait for another.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)

@@ -1,4 +1,4 @@
-"""Logs the failures of a trigger, and an error that stays only now and then."""
+"""Logs the failures of a trigger. A failure that repeats is a warning only now and then."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ class Manager:
         """Host these triggers, in the given order.
 
         Before the poll of a new stream starts, each trigger of the stream has joined or counts as absent, so no trigger
-        loses a message. A trigger whose code raises is made again after a delay. Meanwhile it counts as an absent
-        member of its stream (`TriggerSpec.stream_id`), if another trigger has opened the stream.
+        loses a message. A trigger whose code raises is made again after a delay, and is absent until then. Its stream
+        is known by `TriggerSpec.stream_id`.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]

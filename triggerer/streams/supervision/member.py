@@ -168,8 +168,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # Hash the key, and write it as text. The runtime does so later, in code that serves other triggers too.
-                # If the plugin's key raises an error, it must be raised here, where only this trigger fails.
+                # The runtime later hashes and prints the key in code that serves other triggers, too. If the plugin's
+                # key raises an error, it must be raised here, where only this trigger fails.
                 hash(key)
                 repr(key)
                 str(key)
@@ -279,9 +279,8 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        The testing harness restarts no filter (`RuntimeContext.restarts` is False). There `serve` returns when the
-        filter has ended. But if the filter failed and its watchers can fall behind, `serve` waits for a call of
-        `restart`.
+        In the testing harness (`RuntimeContext.restarts` is False), `serve` returns when the filter has ended. But
+        after a failure it waits for a call of `restart` if the watchers may fall behind.
         """
         with anyio.CancelScope() as self._scope:
             while True:
@@ -313,7 +312,7 @@ class Member:
             await subscriber.run()
         except Exception as raised:
             error = raised
-        # Cancelling this task also ends the filter. In this case leave here, so that the open message stays unresolved.
+        # If this task was cancelled, leave here, so that the open message stays unresolved.
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:

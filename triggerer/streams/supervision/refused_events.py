@@ -50,10 +50,7 @@ class RefusedEvents:
 
     @property
     def latest(self) -> str | None:
-        """The last refusal as text for users, with the number of refused events and the time of the last report.
-
-        The text has no number if the last refusal was about a message to park. None: nothing was refused.
-        """
+        """A text for users about the last refusal, with the time of the last report. None: nothing was refused."""
         if self._latest is None:
             return None
         if isinstance(self._latest, NotSetAside):

@@ -15,7 +15,7 @@ from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
-    """Return whether the class overrides `use_state` and `state_after`: its state is stored with the events."""
+    """Return whether the state is stored together with events: the class overrides `use_state` and `state_after`."""
     return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 

@@ -23,7 +23,7 @@ class InFlightTracker(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Blocked:
-    """A message at which its lane waits: the store refuses its events, and the message cannot be parked (set aside)."""
+    """The message at which a lane waits, because the store refuses its events and the message cannot be parked."""
 
     position: Position
     backoff: Backoff
@@ -73,10 +73,10 @@ class Backlog:
     reemit: Reemission | None = None
     """The range of messages for which a replay makes events again, under other keys. None: there is no such replay."""
     rewound_to: Position | None = None
-    """The position to which a replay has rewound the watcher. None once the broker has advanced to that position.
+    """The position to which a replay has rewound the watcher, until the broker has advanced to this position.
 
-    The broker's own position was unknown when the replay began. So the poll may still broadcast a message from before
-    `rewound_to`, and the watcher would miss this message. Such a broadcast rewinds the watcher to that message.
+    The replay does not know the broker's position, so the poll may still broadcast a message from before `rewound_to`.
+    The watcher would miss this message, so the broadcast rewinds the watcher further, to this message.
     """
     in_flight_by: InFlightTracker | None = None
     """The messages that the present reader has handed out. Only their outcomes move the position."""
@@ -96,8 +96,7 @@ class Backlog:
     def position_before_gap(self) -> Position:
         """`position`, or the beginning of a stretch without messages if such a stretch ends at `position`.
 
-        Compare this property with the broker's position: the broker advances past messages only, never past such a
-        stretch.
+        The broker never advances past a stretch without messages, so compare this value with the broker's position.
         """
         gap = self.gap
         return gap[0] if gap is not None and gap[1] == self.position else self.position
@@ -106,10 +105,10 @@ class Backlog:
     def stored_position(self) -> Position:
         """The position that is stored: usually `position`.
 
-        If a stretch without messages ends at `position`, the beginning of the stretch is stored. Otherwise a later
-        owner would wait until the broker has advanced past the stretch, which the broker never does. For example, if
-        messages 5 to 9 were compacted and the watcher is at 10, the stored position is 5. But once the filter has
-        failed with message 10, the stored position is 10, because the count of failures belongs to message 10.
+        If a stretch without messages ends at `position`, the beginning of the stretch is stored. For example, messages
+        5 to 9 were compacted, and the watcher is at 10. Then 5 is stored. With 10, a later owner would wait for an
+        advance to 10, which may never happen. But once the filter has failed with message 10, the value is 10, because
+        the count of failures belongs to message 10.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.position_before_gap

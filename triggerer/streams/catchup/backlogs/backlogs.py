@@ -233,8 +233,8 @@ class Backlogs:
                 position.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # After a replay's rewind, the poll may broadcast messages from before the watcher's position, which the
-            # watcher misses. Until the new position is durable, the broker must not advance past these messages.
+            # The poll is about to broadcast a message from before the stored position (see `Backlog.rewound_to`). The
+            # broker must not advance past this message until the new position is durable.
             backlog.is_stored = False
         moved_to = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(

@@ -23,9 +23,8 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
     """
     for backlog in backlogs.all():
         if state.stores_messages and backlog.stored_lane is not None:
-            # The positions of a queue are event numbers of one group, so they begin again at 0. Messages whose events
-            # are not durable are read again. Forget what the earlier group has in flight, so that late answers of the
-            # store do not move the new position.
+            # In a queue, positions are event numbers, which begin at 0 in each group. Messages whose events are not
+            # durable are read again. Late answers of the store to the earlier group must not move the new position.
             if backlog.in_flight_by is not None:
                 backlog.in_flight_by.forget(backlog)
                 backlog.in_flight_by = None

@@ -22,10 +22,9 @@ from triggerer.streams.delivery.group_state import GroupState
 class Rewind:
     """One replay in one lane: makes or moves the watcher's backlog, so that it begins at the replay's start.
 
-    A watcher that is live in the lane stays live until the new position is durable, and then is behind. So the stream
-    need not wait for the store, and no message counts as failed. Events that the watcher derives while it is still live
-    have their ordinary keys. The replay covers all messages before `end`, including messages that are processed
-    meanwhile.
+    A watcher that is live in the lane stays live until the new position is durable, so the stream need not wait for the
+    store. Meanwhile the watcher's events have their ordinary keys. The replay covers all messages before `end`, even
+    those that the watcher processes meanwhile.
 
     Args:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the
@@ -150,8 +149,8 @@ class Rewind:
             with plugin_code(f"get_position() of the shared stream {self._state.name}"):
                 self._enter_or_begin_again(new)
         except Exception as raised:
-            # The caller is the task that stores the positions of all streams, so it must not fail. The error ends only
-            # this replay. The row of the replay's request stays for the next owner.
+            # The caller is the task that stores the positions of all streams, so it must not fail. The next owner of
+            # the stream repeats the replay.
             self._on_stored(raised)
 
     def _enter_or_begin_again(self, new: Backlog) -> None:

@@ -12,8 +12,8 @@ from triggerer.domain.watchers.parked import StoredMessage
 class StoredLane:
     """The state of a lane that is read in two parts: first the stored messages, then the outstanding messages.
 
-    An outstanding message is stored when it reaches the head of its lane, unless all events that the watcher derived
-    from the message are durable. Events are numbered within the group.
+    An outstanding message is stored when it reaches the head of its lane, unless the watcher has read it and all of its
+    derived events are durable. Events are numbered within the group.
     """
 
     __slots__ = (
@@ -98,9 +98,8 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            A value to pass to `end_storing`. None: the filter has not received the message. A number: the filter has
-            received it, and `rereads` has this value now. If `rereads` grows before the store answers, the filter must
-            receive the message again.
+            The argument `given_in` for `end_storing`: `rereads` if the filter has received the message, otherwise None.
+            If `rereads` grows before the store answers, the filter must receive the message again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1
@@ -170,8 +169,7 @@ class StoredLane:
         self.failed_with = None
         self.unread_writes = self.pending_writes
         self.handed_to = 0
-        # The filter may have received a message in flight from memory. Keep the entry of such a message in
-        # `given_before_stored`, because the message's row must be deleted later.
+        # Keep the messages in flight, because their rows must be deleted once their events are durable.
         self.given_before_stored = {
             seq: key for seq, key in self.given_before_stored.items() if key in self.in_flight_keys
         }

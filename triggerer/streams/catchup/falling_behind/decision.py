@@ -30,9 +30,8 @@ class FallingBehind:
     A watcher that is behind in the lane does not count until it has read this message during catch-up. Then it counts
     as acking.
 
-    Before a failed message is redelivered, the group may have pulled later messages of the lane. If a watcher fell
-    behind at one of these messages, its position would be after the failed message, and it would miss the failed
-    message. So no watcher falls behind at these messages.
+    The group may have pulled later messages of the lane before a failed message is redelivered. No watcher falls behind
+    at these messages: its position would be after the failed message, which it would miss.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -190,8 +189,8 @@ class FallingBehind:
         # Redelivered messages with lower positions may follow in the lane. A watcher that falls behind now misses them
         # too, so its backlog begins at the lowest position.
         lowest, broadcast_to = state.span_from(entry)
-        # The store may answer a position immediately. So count one answer more, which keeps the message unresolved
-        # until the positions of all watchers are submitted.
+        # The store may answer at once. This extra count keeps the message unresolved until the positions of all
+        # watchers are submitted.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]

@@ -165,8 +165,7 @@ class FallingBehindInQueues(FallingBehind):
         outcome: AdvanceOutcome,
     ) -> AdvanceOutcome | None:
         state = self._state
-        # A selector is plugin code. So for each message, ask each watcher's selector only once, in the order of the
-        # backlogs.
+        # A selector is plugin code, so ask each watcher's selector only once for a message.
         wanting = [
             backlog
             for backlog in missing

@@ -237,8 +237,7 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # While attempts fail without an open message, no message moves the positions. Store them here, so
-                    # that users see how far the watcher is behind.
+                    # No message moves the positions now. Store them, so that users see how far the watcher is behind.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:
@@ -403,9 +402,9 @@ class CatchUp:
         return begin_giving(backlog, message)
 
     async def _next_lane(self) -> Backlog | None:
-        """Return the lane whose turn it is.
+        """Return the lane whose turn it is. If no lane is ready, wait for a turn and return None.
 
-        None: a replayed message comes first; or no lane was ready, and `_next_lane` has waited for a turn.
+        The result is also None if a replayed message comes first.
         """
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()

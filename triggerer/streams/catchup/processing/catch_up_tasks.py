@@ -140,8 +140,7 @@ class CatchUpTasks:
         """Start catching up: the producer is known, and has pulled nothing yet."""
         begin_group(self.backlogs, state, self._members)
         for backlog in self.backlogs.all():
-            # An earlier group may have ended just when the broker had advanced to a backlog's end. Such a backlog is
-            # dropped here.
+            # If an earlier group ended just after the broker had advanced to a backlog's end, drop the backlog now.
             state.end_if_advanced(backlog)
         for member in self._members:
             self.start(member)

@@ -69,8 +69,7 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # Ignore an event that derives from no message, because the live filter yields such an event too. So the
-                # event is stored anyway.
+                # The event derives from no message. The live filter yields such events too, so do not store it twice.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1

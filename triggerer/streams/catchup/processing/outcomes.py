@@ -132,8 +132,8 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # The store has refused this message's events before, and may refuse them again. So read no later message
-            # before the store answers. Otherwise a second refusal would cause the later messages to be read twice.
+            # The store has refused this message's events before. Read no later message before the store answers: after
+            # a second refusal, the later messages would have to be read again.
             self._reader.hold(backlog)
             return False
         return True

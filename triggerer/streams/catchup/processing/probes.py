@@ -1,4 +1,7 @@
-"""Tries other messages ("probes") when one message fails again and again: is it poison, or is its watcher down?"""
+"""Tries other messages, called *probes*, when one message fails again and again.
+
+The probes show whether this message is poison, or whether the watcher fails every message.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _BATCH: Final = 20
 _MOST: Final = 100
 """A queue's probes are chosen from at most this number of messages."""
 _WAIT_S: Final = 2.0
-"""How long one reading of the log for probes may last. At the lane's end it would otherwise wait for ever."""
+"""The time limit for one reading of the log for probes. At the lane's end, `read_lane` waits for ever."""
 
 
 class _LaneProbes:
@@ -57,12 +60,12 @@ class _LaneProbes:
 class Probes:
     """The probes of one watcher, for each lane with a failed message.
 
-    Probes are tried once a message has failed `max_deliveries` times. If the filter accepts a probe, the failed message
-    is poison. If all probes fail, the watcher is down. Probing ends with the first accepted probe, after ten failed
-    probes, or when no message is left to try. Events of a probe are not stored.
+    Probes are tried once a message has failed `max_deliveries` times. A filter accepts a probe if it derives an event
+    from the probe, or rejects it. If a probe is accepted, the failed message is poison. If all probes fail, the watcher
+    is down. A probe that the filter only skips proves nothing, because a filter may skip most messages.
 
-    "Accepts" means that the filter derives an event from the probe, or rejects it. A probe that the filter only skips
-    proves nothing, because the filter may skip most messages.
+    Probing ends with the first accepted probe, after ten failed probes, or when no message is left to try. Events of a
+    probe are not stored.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:

@@ -104,9 +104,9 @@ class BacklogReader:
         Such a lane leaves its reader slot to other lanes.
         """
         self._unanswered: dict[Backlog, int] = {}
-        """By lane, how many readings in succession brought no message while other lanes waited.
+        """By lane, in how many readings in succession the log has not answered while other lanes waited.
 
-        Either the broker is slow, or the watcher has read the lane to its end.
+        The broker may be slow, or the lane may have no further message.
         """
         parked = context.parked
         self.queue = (
@@ -292,13 +292,11 @@ class BacklogReader:
         for number in range(_SLICE // _BURST):
             burst = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, _BURST)
             if burst is None:
-                # While the filter worked, newer messages have displaced the next ones from memory. The next turn reads
-                # the log.
+                # Newer messages have displaced the next messages from memory. The next turn reads the log.
                 break
             if not burst:
                 if not number:
-                    # The watcher has read everything, but its live filter is absent. Wait for a message, or for the
-                    # live filter.
+                    # The watcher has read everything, but cannot go live while its live filter is absent.
                     await self._wait_for_message(backlog)
                 break
             yield burst
@@ -333,8 +331,7 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # The cursor was moved back, to before all messages of this reading. End the reading, so that the next
-                # one begins at the cursor.
+                # Other code has moved the cursor back, so the messages of this reading are not the next ones.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0

@@ -28,8 +28,8 @@ class Handover:
 
     Args:
         on_live: Called when the watcher has caught up in a lane.
-        on_recreated: Called with the backlog of a lane that was recreated. Outcomes of the former lane's messages must
-            be ignored.
+        on_recreated: Called with the backlog of a lane that was recreated. Outcomes of messages of the deleted lane
+            must be ignored.
         on_ends_looked_up: Called after the ends of the lanes were looked up, with the error if the look-up failed.
         backoff: The delays between failed look-ups.
     """
@@ -115,8 +115,8 @@ class Handover:
         """
         state = self._state
         assert state.producer is not None
-        # Record ends only for the backlogs that exist before the look-up. Their lanes have a tail (the newest messages
-        # in memory) already, so each broadcast after the look-up is in the tail.
+        # Record ends only for backlogs that exist before the look-up. Their lanes have a tail in memory already, which
+        # gets every broadcast after the look-up.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_UP_ENDS_EVERY_S

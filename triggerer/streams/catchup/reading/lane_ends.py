@@ -29,7 +29,7 @@ class LaneEnds:
     async def find(
         self, producer: SharedStreamProducer, clock: Clock, *, after: float
     ) -> Mapping[Hashable, Position]:
-        """Return the end of each lane, from a look-up that began later than `after` (by the monotonic clock).
+        """Return the end of each lane, from a look-up that began after the monotonic time `after`.
 
         Raises:
             Exception: The producer's error. The next caller calls the producer again.

@@ -47,8 +47,8 @@ class LaneTail:
     lane. Redelivered messages are not added again.
 
     Args:
-        after: The position of the last message that was broadcast before the first watcher fell behind. Redelivered
-            messages up to this position are not added, because the tail may lack messages that come after them.
+        after: The position of the last message that was broadcast before the first watcher fell behind. The tail has
+            gaps before this position, so redelivered messages up to it are not added.
         most: The most messages in memory.
     """
 

@@ -14,9 +14,7 @@ from triggerer.streams.catchup.reading.lane_tail import LogMessage
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""The most messages that are read ahead. The filter takes long enough for this number that the broker's next answer
-arrives meanwhile.
-"""
+"""The most messages that are read ahead. While the filter processes them, the broker's next answer arrives."""
 _MOST_BYTES: Final = 1024 * 1024
 
 

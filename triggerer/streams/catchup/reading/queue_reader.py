@@ -223,8 +223,8 @@ class QueueReader:
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
     """Record that the filter receives a message.
 
-    Return False if the filter must not receive this copy. In this case the copy was read from memory, and the group has
-    since decided whether to store the message. If the message is stored, the filter receives it from the store.
+    Return False if the filter must not receive this copy: it was read from memory, and since then the group has decided
+    whether to store the message. The filter receives a stored message from the store.
     """
     stored = backlog.stored_lane
     assert stored is not None

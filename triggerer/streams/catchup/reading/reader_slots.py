@@ -1,7 +1,4 @@
-"""The reader slots of one stream. A reader with a slot reads a lane for a watcher that is behind.
-
-The poll of the stream continues meanwhile.
-"""
+"""Limits how many lanes of a stream's log are read at the same time for watchers that are behind."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ class Reading:
         """When the filter received its last messages, by the monotonic clock. None: the filter waits for messages."""
         self.is_over = False
         self.has_answered = False
-        """True once the log has answered. Until then, a lane that brings no message may be slow rather than at its end.
-        """
+        """True once the log has answered. Until then the reader cannot tell a slow log from the end of the lane."""
         self._readers = readers
         self._on_release_requested = on_release_requested
         self._empty_since: float | None = None
