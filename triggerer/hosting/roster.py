@@ -63,15 +63,17 @@ class Difference:
 
 
 class Roster:
-    """The triggers that this instance hosts, by id."""
+    """The triggers that this instance hosts.
+
+    A trigger whose class derives another stream key is hosted on two streams for a moment, if its former stream cannot
+    change yet.
+    """
 
     def __init__(self) -> None:
-        self._hosted: dict[int, HostedTrigger] = {}
         self._by_member: dict[Member, HostedTrigger] = {}
         self._by_stream: dict[str, dict[int, HostedTrigger]] = {}
 
     def add(self, hosted: HostedTrigger) -> None:
-        self._hosted[hosted.row.trigger_id] = hosted
         self._by_member[hosted.member] = hosted
         self._by_stream.setdefault(hosted.fence.stream_digest, {})[hosted.row.trigger_id] = hosted
 
@@ -81,11 +83,9 @@ class Roster:
 
     def find(self, row: TriggerRow) -> HostedTrigger | None:
         """Return the hosted trigger of a row. None: the trigger is not hosted on the row's stream."""
-        hosted = self._hosted.get(row.trigger_id)
-        return None if hosted is None or hosted.fence.stream_digest != row.stream_digest else hosted
+        return self._by_stream.get(row.stream_digest, {}).get(row.trigger_id)
 
     def drop(self, hosted: HostedTrigger) -> None:
-        self._hosted.pop(hosted.row.trigger_id, None)
         self._by_member.pop(hosted.member, None)
         siblings = self._by_stream.get(hosted.fence.stream_digest, {})
         siblings.pop(hosted.row.trigger_id, None)
@@ -116,7 +116,7 @@ class Roster:
         The removal fails the messages that the trigger has not resolved, so its watchers receive them again.
         """
         wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
-        hosted = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._hosted.values()}
+        hosted = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._by_member.values()}
         pairs = {key: (p, wanted[key]) for key, p in hosted.items() if key in wanted}
         others = {key for key, (p, row) in pairs.items() if p.row.watchers != row.watchers}
         if others:
