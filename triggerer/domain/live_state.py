@@ -74,11 +74,9 @@ class StreamLive:
     consumed: int
     """Messages that were broadcast since this owner claimed the stream."""
     advanced: int
-    """The messages of `consumed` that are no longer outstanding: the broker's position moved past them, or the broker
-    was told to deliver them again.
-    """
+    """Messages of `consumed` that are no longer outstanding, including those that the broker delivers again."""
     rejected: int
-    """Messages that at least one watcher rejected, and that failed for no watcher."""
+    """Messages that at least one watcher rejected and no watcher failed."""
     failed: int
     """Messages that the broker was told to deliver again."""
     restarts: int

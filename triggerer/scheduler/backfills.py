@@ -1,4 +1,4 @@
-"""Continues a backfill when some of its runs have ended: starts the runs of its next data intervals or keys."""
+"""Continues backfills: starts further runs of a backfill when earlier runs of it have ended."""
 
 from __future__ import annotations
 
