@@ -125,7 +125,7 @@ class AdvanceItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedStreamSelector:
-    """Selects the raw events that a trigger's filter needs: those in which `read` finds one of `values`.
+    """Selects the raw events that a trigger's filter needs: `read` must return one of `values` for the event.
 
     A selector saves time if many triggers of a stream look for different values: the runtime reads the value of an
     event once for all of them, and wakes only the filters that need the event.
@@ -160,8 +160,8 @@ class StreamState(ABC):
         """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
         Call this in `advance`: by then the trigger events of the items are durable. After a restart, the producer
-        continues at the saved position. An item before this position is not read again, so never save a position before
-        all items up to it are advanced. An item that is read again is recognised by its idempotency key.
+        continues at the saved position. So the position must never pass an item that `advance` has not received, or the
+        item would be lost. An item that is read again is recognised by its idempotency key.
 
         Args:
             value: JSON, of at most 1 MiB.
@@ -478,7 +478,8 @@ class BaseTrigger(ABC):
     async def cleanup(self) -> None:  # noqa: B027  (many have no resources)
         """Release the resources of `run` or the filter. Called once when the trigger stops, even after an error.
 
-        If the trigger runs in a process of its own and this process died, the method is not called.
+        With `[triggerer] isolation`, the method is not called if the trigger's process has died, or if the filter does
+        not end when it is cancelled.
         """
 
 

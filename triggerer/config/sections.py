@@ -133,15 +133,15 @@ class TriggererSettings:
     """A subscriber fails if its full queue pauses the poll for longer than this time. A subscriber that can fall behind
     alone does so without this delay, while a sibling waits for messages."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
-    """What happens to a message that one watcher fails and another watcher accepts. "catch_up": the failing watcher
-    falls behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
+    """If one watcher fails a message and another watcher accepts it: with "catch_up", the failing watcher falls behind
+    alone and catches up. With "redeliver", the broker delivers the message to all watchers again."""
     max_deliveries: Count = 10
     """After one message has failed this number of times during catch-up, later messages are tried. If one of them
     passes, the failing message gets one more try, and is parked if it fails again."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """What happens to a watcher's message that cannot be parked or stored, because a limit `parked_...` below is
-    reached. "hold": the message waits. With a log, only this watcher waits; with a queue, the whole stream waits.
-    "dead_letter": the producer dead-letters the message.
+    """If a limit `parked_...` below is reached, a watcher's message can be neither parked nor stored. With "hold", the
+    message waits: in a log, only this watcher waits; in a queue, the whole stream waits. With "dead_letter", the
+    producer dead-letters the message.
     """
     parked_max_messages: Count = 10_000
     """The most messages that are parked for one watcher, including its stored messages of a queue."""

@@ -151,8 +151,8 @@ class ParserProcess:
 
     def _bury(self, process: ChildProcess) -> None:
         """Let the next parser read the files that this parser had not begun to read."""
-        # Only the forks run users' code, not the parser itself. So the parser was killed: by the kernel, an operator, or
-        # the code of a file in a fork.
+        # Only the forks run users' code, not the parser itself. So the parser was killed by the kernel, by an operator
+        # or by a file's code in a fork.
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
         _log.warning(

@@ -152,7 +152,7 @@ class Asset(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class AssetAlias(Combinable):
-    """A placeholder for assets that only a running task knows. For each event through the alias, it names the asset."""
+    """A placeholder for assets that are known only at run time, when a task emits events for them through the alias."""
 
     name: str
 

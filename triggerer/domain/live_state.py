@@ -74,7 +74,8 @@ class StreamLive:
     consumed: int
     """Messages that were broadcast since this owner claimed the stream."""
     advanced: int
-    """Messages of `consumed` that are no longer outstanding, including those that the broker delivers again."""
+    """Messages that were broadcast and are no longer outstanding. Failed messages, which the broker delivers again,
+    count too."""
     rejected: int
     """Messages that at least one watcher rejected and no watcher failed."""
     failed: int

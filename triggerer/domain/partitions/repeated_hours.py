@@ -1,4 +1,4 @@
-"""Finds key formats in which two hours have the same key, in the night when clocks are set back."""
+"""Finds key formats that give two hours the same key in the night when clocks are set back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield a warning for each key format of a DAG in which two hours have one key when clocks are set back.
+    """Yield a warning for each of a DAG's key formats that gives two hours the same key when clocks are set back.
 
     Args:
         now: The search for the next night with clocks set back begins at this instant.

@@ -19,7 +19,7 @@ class Keyed(DerivedTimetable):
     """Gives each run of a timetable a partition key: the start of its data interval. The run's events get the key too.
 
     Args:
-        timezone: The zone in which the key shows the start.
+        timezone: The zone of the time in the key.
         key_format: A format of `strftime` that may also contain `{quarter}`. With `%z`, two runs in an hour that the
             clock shows twice have different keys.
     Raises:
