@@ -1,11 +1,12 @@
 """Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
 
 A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot. This module
-uses no database, and takes the time from the snapshot. Only timetables may read the host's clock. The code that creates
-the runs makes no decision of its own. It only ensures, by a lock or by the row's version, that the DAG's row has not
-changed since the snapshot. `triggerer why-not` shows the result of `look`.
+uses no database, and the present time is part of the snapshot. The host's clock matters only for answers of timetables,
+which read it. The code that creates the runs makes no decision of its own. It only ensures, by a lock or by the row's
+version, that the DAG's row has not changed since the snapshot. `triggerer why-not` shows the result of `look`.
 
-When the run of a partition key is due is decided earlier, in `dividing.py`, as the key's events arrive.
+Only one decision is made earlier: as the events of a partition key arrive, `dividing.py` computes when the key's run is
+due.
 """
 
 from __future__ import annotations
