@@ -291,8 +291,8 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # The bookmark belongs to this watcher alone. The trigger's digest includes the watcher: no other watcher shares the
-        # trigger. The stream's digest is the watcher's, so that it stays the same if the arguments change.
+        # The bookmark belongs to this watcher alone. The trigger's digest includes the watcher, so no other watcher
+        # shares the trigger. The stream's digest is the watcher's, so it stays the same if the arguments change.
         name = again.describe_stream() or classpath
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)
