@@ -58,8 +58,8 @@ class TriggerEvent:
         payload: A JSON-like value. A mapping becomes the asset event's `extra`. For any other value, `extra` is
             `{"payload": value}`.
         partition_key: The partition that the asset event is about. None: no partition.
-        key: The idempotency key of the asset event, unique for the watcher. Give a key only in `run_from`, because in a
-            shared stream the producer gives the keys.
+        key: The idempotency key of the asset event, unique for the watcher. Set it only in `run_from`. In a shared
+            stream, the key comes from the producer's `get_idempotency_key`.
     """
 
     __slots__ = ("key", "partition_key", "payload")
@@ -93,10 +93,10 @@ class AdvanceOutcome:
     Each subscriber is counted in only one of the three numbers.
 
     Attributes:
-        unread: How many of the `failed` subscribers were present but had not pulled the event, for example because
-            their filters raised at an earlier event. If all failed subscribers are unread, `blames_event` is False.
-        is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer need
-            not dead-letter it.
+        unread: How many of the failed subscribers had not pulled the event, although their filters ran. For example, a
+            filter raised at an earlier event.
+        is_set_aside: True if the runtime has stored the event for the subscribers that rejected it. The producer then
+            need not dead-letter the event.
     """
 
     acked: int
@@ -112,10 +112,7 @@ class AdvanceOutcome:
 
     @property
     def blames_event(self) -> bool:
-        """True if a failed subscriber had pulled the event, or was absent (its filter did not run).
-
-        Such a failure counts against the event.
-        """
+        """True if a failed subscriber had pulled the event, or its filter did not run at all."""
         return self.failed > self.unread
 
 
@@ -128,17 +125,17 @@ class AdvanceItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedStreamSelector:
-    """The values in a raw event that a trigger's filter looks for. The filter needs only events with these values.
+    """Selects the raw events that a trigger's filter needs: `read` must return one of `values` for the event.
 
-    If several triggers of a stream have an equal `by`, the runtime reads the value in an event once for all of them. It
-    wakes only the filters that look for this value. A selector saves time if many watchers differ only in the value.
+    A selector saves time if many triggers of a stream look for different values: the runtime reads the value of an
+    event once for all of them, and wakes only the filters that need the event.
 
     Args:
         by: The name of the value that `read` returns. Triggers of one stream with an equal `by` must have
             equivalent `read` functions.
-        read: Returns the value in a raw event. Called once per event, on the event loop: it must be quick, without I/O.
-            If it raises, or the value is not hashable, all filters receive the event.
-        values: The values that this trigger looks for.
+        read: Returns the value in a raw event. Called on the event loop for each event, so it must be quick and without
+            I/O. If it raises, or the value is not hashable, all filters receive the event.
+        values: The values that this trigger's filter needs.
     """
 
     by: Hashable
@@ -147,25 +144,24 @@ class SharedStreamSelector:
 
 
 class StreamState(ABC):
-    """The position of a stream, stored by the service's database as one JSON value.
+    """The position of a stream in its source, as one JSON value in the service's database.
 
-    It is for sources that do not store the positions of their readers.
-
-    The state exists as long as the stream has a watcher, whichever instance owns the stream.
+    For sources that do not store the positions of their readers. The value is kept while the stream has a watcher, even
+    if another instance of the service takes over the stream.
     """
 
     @property
     @abstractmethod
     def value(self) -> Any:
-        """The value that was saved last, perhaps by an earlier producer, or None. Do not change the object."""
+        """The value that was saved last, perhaps by an earlier producer. None: no value was saved. Do not change it."""
 
     @abstractmethod
     async def save(self, value: Any) -> None:
         """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
         Call this in `advance`: by then the trigger events of the items are durable. After a restart, the producer
-        continues at the saved position. So never save a position after an item that is not advanced: the item would be
-        lost. Items that are read again are recognised by their idempotency keys.
+        continues at the saved position. So the position must never pass an item that `advance` has not received, or the
+        item would be lost. An item that is read again is recognised by its idempotency key.
 
         Args:
             value: JSON, of at most 1 MiB.
@@ -248,26 +244,24 @@ class SharedStreamProducer(ABC):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = _ignore_report
     ) -> None:
-        """Advance several lanes in one call: each batch has the next events of one lane. Off by default.
+        """Advance several lanes in one call. Each batch contains the next events of one lane. Off by default.
 
-        If this method is overridden, and `lanes_advance_side_by_side` is set, the runtime calls it with the ready
-        events of all lanes, and never calls `advance`. Override it if each message is its own lane: a call and a task
-        for each lane would then be expensive. The runtime may call this method again before the previous call has
-        returned, with events of other lanes.
+        Override this method, and set `lanes_advance_side_by_side`, if each message is its own lane. The runtime then
+        never calls `advance`, because a call and a task for each message would be expensive. It may call this method
+        again, with events of other lanes, before the previous call has returned.
 
         Args:
-            report: If some batches are advanced before others, call this function with their indices, on the event
-                loop. Their lanes then continue at once. All other batches count as advanced when this method returns.
+            report: Call this function, on the event loop, with the indices of batches that are advanced before the
+                others. Their lanes then continue at once. When this method returns, all batches count as advanced.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
     async def run(self) -> None:  # noqa: B027  (an optional hook)
         """Work concurrently with the poll, for instance to renew locks or to receive messages. Off by default.
 
-        Awaited once, in a separate task, when the group starts. Usually `open_stream` is first iterated at that time,
-        too. But after a restore of the database, the poll waits until the watchers are rewound before it iterates
-        `open_stream`. Returning or raising ends the group. While a stopping group waits for its outstanding events, the
-        method continues.
+        Awaited once, in a separate task, when the group starts. Returning or raising ends the group. The method also
+        runs while a stopping group waits for its outstanding events. It may run long before `open_stream` is first
+        iterated: after a restore of the database, the poll waits until the watchers are rewound.
 
         Cancellation: When the group ends, before `aclose`.
         """
@@ -281,17 +275,18 @@ class SharedStreamProducer(ABC):
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
-        This saves a transaction: without this method, `advance` saves the state after the events are stored. The items
-        are the next items of each lane, in order. All subscribers have accepted the items, but the items' trigger
-        events are not durable yet. So this method must not settle the items at the source.
+        This method saves a transaction. Without it, `advance` saves the state after the events are stored. The method
+        is not called if `lanes_advance_side_by_side` is set.
 
-        If the transaction succeeds, `advance` receives these items next, perhaps with later items after them. For
-        example, the state after items 1 and 2 is stored, item 3 becomes ready meanwhile, and `advance` receives items 1
-        to 3. If `advance` saves the state that is stored already, nothing is written. If the transaction fails,
-        `advance` receives the outcomes and saves the state as usual.
+        The items are the next items of each lane, in order. All subscribers have passed the items, but the trigger
+        events are not durable yet. So this method must not acknowledge the items at the source.
 
-        After this method has returned a state, no older state may be saved until `advance` has received the items. So
-        if `open_stream` has to save a state, it must wait for `advance`.
+        If the transaction succeeds, `advance` receives these items next, perhaps together with later items. If
+        `advance` saves a state that is stored already, nothing is written. If the transaction fails, `advance` receives
+        the outcomes and saves the state as usual.
+
+        Between this call and that `advance`, no older state may be saved. So if `open_stream` saves a state, it must
+        wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
@@ -305,11 +300,11 @@ class SharedStreamProducer(ABC):
         """Receive the function that shows operators which lanes stand, and why. Off by default.
 
         A lane stands if its next message has reached the limit of deliveries, and the source does not accept the
-        message as a dead letter. The stream's watchers are shown as failing, with the reason, until `report` is called
-        for the lane with None. Called once, before `open_stream`.
+        message as a dead letter. Called once, before `open_stream`.
 
         Args:
-            report: Call this function on the event loop, any number of times. It never raises.
+            report: Call this function on the event loop, any number of times, with a lane and the reason. The stream's
+                watchers are then shown as failing. Call it with None when the lane continues. It never raises.
         """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
@@ -325,25 +320,27 @@ class SharedStreamProducer(ABC):
         return None
 
     def get_size(self, broker_payload: Any) -> int:
-        """Return the bytes of the message in memory, for the limits in bytes of streams and lanes.
+        """Return how many bytes the message occupies in memory. Streams and lanes have limits in bytes.
 
-        Called once for each event, before it is broadcast. By default no size is known (0), and only the number of
-        events is limited.
+        Called before an event is broadcast, and when catch-up reads it. By default no size is known (0), and only the
+        number of events is limited.
         """
         return 0
 
     def dead_letters_rejected(self, broker_payload: Any) -> bool:
-        """Return whether `advance` sends this message, which a filter has rejected, to the source's dead letters.
+        """Return whether `advance` will send this rejected message to the source's dead letters.
 
-        Called on the event loop, before the `advance` of a rejected message. False (the default): if the producer
-        overrides `dump_event`, the runtime sets the message aside for each watcher that rejected it, and `advance`
-        receives `is_set_aside`. True: `advance` dead-letters the message. If the source refuses the dead letter,
-        `advance` must redeliver the message, and this method must return False when the message is rejected again.
+        Called on the event loop, before the `advance` of a message that a filter has rejected.
+
+        - False (the default): if the producer overrides `dump_event`, the runtime sets the message aside for each
+          watcher that rejected it. The outcome that `advance` receives has `is_set_aside`.
+        - True: `advance` must dead-letter the message. If the source refuses the dead letter, `advance` must redeliver
+          the message. From then on, this method must return False for the message.
         """
         return False
 
-    # The hooks below are optional. The runtime calls a hook only if the producer overrides it, and concludes from the
-    # overridden hooks what the source can do.
+    # The hooks below are optional. The runtime concludes from the overridden hooks what the source can do. For example,
+    # a source whose producer overrides `read_lane` is a log.
 
     # Hooks of a log, whose messages remain after they were read, and can be read again from any position.
 
@@ -359,34 +356,40 @@ class SharedStreamProducer(ABC):
     def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
         """Yield a lane's `(event, broker_payload)` pairs from a position on, while `open_stream` continues.
 
-        An async generator without an end. It begins with the message at `position`. If the source has deleted this
-        message, the generator begins with the oldest later message, and logs how many messages are missing. If
-        `position` belongs to a predecessor of the lane, the generator logs that, and begins with the lane's first
-        message. The messages and keys must equal those of `open_stream`. The generator must not commit any position.
+        An async generator without an end. Where it begins:
 
-        Several generators may be open at once, even for one lane, and before `open_stream` is iterated. If one raises,
-        only that one ends. A `lane` that was stored as JSON comes back with tuples in place of lists.
+        - Usually with the message at `position`.
+        - If the source has deleted this message: with the oldest later message. The generator logs how many messages
+          are missing.
+        - If the lane was deleted and created again after `position` was read: with the lane's first message. The
+          generator logs this.
+
+        The messages and keys must equal those of `open_stream`. The generator must not commit any position.
+
+        Several generators may be open at once, even for one lane, and even before `open_stream` is iterated. An error
+        of one generator ends neither the others nor the group. The lane may come from JSON in the store: its lists are
+        then tuples.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
     def read_lane_reporting(
         self, lane: Hashable, position: list[Any], report: ReportPassed
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """Read as `read_lane` does, and report the positions that have no message. By default this is `read_lane`.
+        """Like `read_lane`, but also report how far the lane was read. By default, the same as `read_lane`.
 
-        Positions of transaction markers and deleted messages have no message. If a lane ends with such positions, the
-        runtime learns only from the report that the lane was read to its end.
+        Override this if a lane can end with positions that have no message, such as transaction markers or deleted
+        messages. Without the report, the runtime would not learn that the lane was read to its end.
 
         Args:
-            report: While the generator waits for the next message, call this function with a position. All messages
-                before that position must have been yielded.
+            report: Call this function with a position while the generator waits for the next message. All messages
+                before the position must have been yielded.
         """
         return self.read_lane(lane, position)
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         """Return, by lane, the position of the first message that was published at `start` or later.
 
-        The result has every lane. If all messages of a lane are older than `start`, its position is the one that the
+        The result contains every lane. If all messages of a lane are older than `start`, return the position that the
         lane's next message will get.
 
         Args:
@@ -399,7 +402,7 @@ class SharedStreamProducer(ABC):
     def dump_event(self, event: Any) -> bytes | None:
         """Return an event as bytes, with all of its parts that a filter may read.
 
-        Return None for an event that need not be stored: the watcher moves past it.
+        Return None for an event that need not be stored. It then counts as acked.
         """
         raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 
@@ -425,8 +428,8 @@ class SharedStreamProducer(ABC):
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
         """Stop the broker's delivery while the group pulls no events, but keep the connection. By default does nothing.
 
-        A Kafka consumer, for instance, stays in its consumer group. Called while `open_stream` is suspended at a
-        `yield`, and followed by `resume` if the group does not end first. Raising ends the group, as in other hooks.
+        For example, a Kafka consumer must stay in its consumer group. Called while `open_stream` is suspended at a
+        `yield`. `resume` follows if the group does not end first. Raising ends the group.
         """
 
     async def resume(self) -> None:  # noqa: B027  (an optional hook)
@@ -436,8 +439,8 @@ class SharedStreamProducer(ABC):
         """Deliver no event of this lane now, because too many of its events are not advanced. Other lanes continue.
 
         Called only if `pauses_lanes` is True, while `open_stream` is suspended at a `yield`. `resume_lane` follows if
-        the group does not end first. If an event of the lane comes nevertheless, the runtime calls this method again.
-        So the producer may forget the pause of a partition that was reassigned to another consumer and came back.
+        the group does not end first. The producer may forget a pause, for example when a partition is reassigned. If
+        the full lane then delivers an event, the runtime calls this method again.
         """
 
     async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
@@ -473,7 +476,11 @@ class BaseTrigger(ABC):
         """Return the class path and the keyword arguments (JSON) of an equal trigger. The result must never change."""
 
     async def cleanup(self) -> None:  # noqa: B027  (many have no resources)
-        """Release the resources of `run` or the filter. Called once when the trigger stops, for any reason."""
+        """Release the resources of `run` or the filter. Called once when the trigger stops, even after an error.
+
+        With `[triggerer] isolation`, the method is not called if the trigger's process has died, or if the filter does
+        not end when it is cancelled.
+        """
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
@@ -487,8 +494,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     - `shared_stream_key`, `filter_shared_stream` and `create_shared_stream_producer` (ack mode).
     """
 
-    # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them. The
-    # stream key and the overridden methods of a trigger decide how it runs. The error names the missing method.
+    # The methods that raise NotImplementedError are not abstract, because no trigger implements all of them.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events. An async generator, for a trigger that has no stream key, and so no shared stream."""
@@ -499,12 +505,14 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def run_from(self, bookmark: Any) -> AsyncIterator[tuple[Sequence[TriggerEvent], Any]]:
         """Yield events together with the bookmark that is stored with them, in one transaction.
 
-        An async generator in place of `run`, for a trigger that reads a source by position and has no stream key. The
-        generator is resumed once the events and the bookmark are durable. If they cannot be stored, the generator is
-        closed, and later started again from the last durable bookmark. So each occurrence makes exactly one event.
+        Implement this async generator instead of `run` for a trigger that reads a source by position and has no stream
+        key. The generator is resumed once the events and the bookmark are durable. If they cannot be stored, the
+        generator is closed, and later started again from the last durable bookmark. So a failure neither loses nor
+        repeats an event.
 
-        Each watcher has its own trigger and bookmark. The bookmark is kept if the arguments change, if another instance
-        owns the watcher, and if the watcher is removed and declared again. Only deleting the asset deletes it.
+        Each watcher has its own trigger and bookmark. The bookmark is kept if the trigger's arguments change, if
+        another instance of the service takes over the watcher, and if the watcher is removed and declared again. The
+        bookmark is deleted with the asset.
 
         Args:
             bookmark: The JSON value that this watcher stored last with a trigger of this class path. None: no value.
@@ -514,7 +522,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def shared_stream_key(self) -> Hashable | None:
         """Return the stream key. Triggers with equal keys share a poll. None (the default): no shared stream.
 
-        Called once, at the start.
+        Called when the DAG file is parsed, and once at each start of the trigger. The key must depend only on the
+        arguments.
         """
         return None
 
@@ -522,7 +531,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """Return the stream's name for people: `kafka orders (group billing)`. None (the default): the key's parts.
 
         Tables, logs and errors show this name, not the key. The name must depend only on the key, so that all triggers
-        of a stream return one name. Called together with `shared_stream_key`.
+        of a stream return one name.
         """
         return None
 
@@ -561,14 +570,14 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        """Return facts about the delivery of messages. They decide which guarantee the trigger's watchers can have.
+        """Return facts about the delivery of messages. The runtime computes the watchers' guarantee from the facts.
 
-        The guarantees are at most once, at least once and effectively once.
+        The guarantee is at most once, at least once or effectively once. By default, the facts follow from the
+        overridden methods. For example, a repeated message is recognised if the producer has `get_idempotency_key`.
 
         `triggerer check` calls this method for one trigger of each stream. The service calls it before each start of a
         trigger whose watcher declares a guarantee. The method must change nothing at the source, and is cancelled after
-        a few seconds. By default the facts follow from the overridden methods: only ack mode acknowledges messages, and
-        only a producer with `get_idempotency_key` recognises repeats.
+        a few seconds.
 
         Args:
             ask: True: ask the source for its retention and dead letters. False: use only arguments and settings.
@@ -587,11 +596,11 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         return None
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Return the values of raw events that `filter_shared_stream` needs. None: it needs all events.
+        """Return which raw events `filter_shared_stream` needs. None: it needs all events.
 
-        Called once, when the filter starts. An event that is not selected counts as acked for this trigger, and the
-        filter does not receive it. So name the value of every event from which the filter makes trigger events. If a
-        subclass overrides the filter and not this method, its filter receives all events.
+        Called when the filter starts. The filter does not receive events that are not selected; they count as acked for
+        this trigger. So select every event from which the filter makes trigger events. If a subclass overrides the
+        filter and not this method, its filter receives all events.
         """
         return None
 
@@ -655,7 +664,7 @@ class RejectsOpenEvent(Protocol):
     """The runtime's side of `reject_shared_stream_event`."""
 
     def reject_open_event(self, reason: str | None = None) -> bool:
-        """Reject the event that the filter pulled last. Return False if the filter has requested the next event."""
+        """Reject the event that the filter pulled last. Return False if the filter has already moved past it."""
 
 
 # The runtime sets this in the task that runs a filter. Child tasks and `asyncio.to_thread` inherit the value.
@@ -668,8 +677,8 @@ def reject_shared_stream_event(reason: str | None = None) -> None:
     """Reject the raw event that the calling filter pulled last, because the event can never be processed.
 
     The event counts as rejected, and is resolved at once. The message goes to the source's dead letters, or is set
-    aside for the watcher. The filter may call this function, and so may its child tasks and functions that it runs by
-    `asyncio.to_thread`. If the filter has requested the next event already, the function only issues a warning.
+    aside for the watcher. The filter's child tasks, and functions in `asyncio.to_thread`, may call this function too.
+    If no event is open, because the filter has requested the next one already, the function only issues a warning.
 
     Args:
         reason: Shown with a message that is set aside.
@@ -688,7 +697,7 @@ _resolve_connection: ConnectionResolver | None = None
 
 
 def install_connections(resolver: ConnectionResolver) -> None:
-    """Set the function that `get_connection` calls. The service calls this once at its start."""
+    """Set the function that `get_connection` calls."""
     global _resolve_connection  # noqa: PLW0603  (one process has one configuration)
     _resolve_connection = resolver
 

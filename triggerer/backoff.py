@@ -21,8 +21,8 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 _RANDOM: Final = Random()
-"""One generator for all delays. Some callers make a `Backoff` for each request, and seeding a generator for each of
-them would cost more than a successful request.
+"""One generator for all delays. Some callers create a `Backoff` for each request, and a generator for each `Backoff`
+would cost more than a successful request.
 """
 
 
@@ -62,7 +62,7 @@ def is_worth_a_line(failures: int) -> bool:
 
 
 def warn_seldom(log: FilteringBoundLogger, failures: int, message: str, **fields: Any) -> None:
-    """Log a failure, as a warning if it `is_worth_a_line`, else at level debug."""
+    """Log a failure: as a warning if `is_worth_a_line` is true for its number, else at level debug."""
     say = log.warning if is_worth_a_line(failures) else log.debug
     say(message, **fields)
 

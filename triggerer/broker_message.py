@@ -1,4 +1,4 @@
-"""The message that a filter receives, from whichever broker."""
+"""The message that a filter receives, from any broker."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class BrokerMessage:
         self.forget_decoded()
 
     def __post_init__(self) -> None:
-        """Runs in a subclass that is a dataclass: its generated constructor does not call the constructor above."""
+        """Called only in a subclass that is a dataclass. Its generated constructor does not call the one above."""
         self.forget_decoded()
 
     def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
-        """Return the result of `decode`, computed at the first request and stored under `name`.
+        """Return the result of `decode`, which is called only once for each `name`.
 
         All subscribers of the stream share the result: do not change it. If `decode` raises, nothing is stored.
         """
@@ -139,9 +139,8 @@ def _raise_if_no_memory(error: orjson.JSONDecodeError) -> None:
         raise MemoryError(error.msg) from error
 
 
-# `@dataclass(slots=True)` replaces the class by a second class that has slots. But the `__setattr__` and `__delattr__`
-# of a frozen dataclass call `super()` with the first class. So, up to Python 3.13 at least, they raise `TypeError` for
-# a name that is not a field. `_set` and `_delete` replace these two methods.
+# In a frozen dataclass with slots, the generated `__setattr__` and `__delattr__` raise `TypeError` for a name that is
+# not a field (in Python 3.13, at least). `_set` and `_delete` replace the two methods.
 
 
 def _set(self: BrokerMessage, name: str, value: object) -> None:

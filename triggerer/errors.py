@@ -53,7 +53,7 @@ class UnknownName(TriggererError):
         self.has_suggestion = False
 
     def suggest(self, known: Iterable[str]) -> Self:
-        """Let the hint suggest the known name that is probably meant, or list the known names if they are few."""
+        """Change the hint: suggest the most similar known name, or list the known names if they are few."""
         self.hint = hint(self.name, known) or self.hint
         self.has_suggestion = True
         return self
@@ -85,7 +85,7 @@ class UnknownAsset(UnknownName, DagError):
     """There is no asset with this name or URI, or no DAG file declares it.
 
     Args:
-        message: None: the standard message, whose hint `suggest` may replace. If a message is given, the hint stays.
+        message: None: the standard message.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class UnknownWatcher(UnknownName):
 
 
 class CursorRefused(TriggererError):
-    """The cursor for a list's next page is malformed, or was made for another list or query. Request the first page."""
+    """The cursor for a list's next page is malformed, or belongs to another list or query. Request the first page."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint="begin again without a cursor")
@@ -191,7 +191,7 @@ class SubscriberOverflow(PluginError):
     """A subscriber held up its stream: its queue stayed full, or its unresolved messages reached a limit of the stream.
 
     A subscriber with a full queue fails after `shared_stream_overflow_grace`. A subscriber that can fall behind alone
-    usually fails at once, while siblings wait for more messages.
+    usually fails at once, if other subscribers of the stream wait for more messages.
     """
 
 
@@ -234,8 +234,8 @@ class StoreUnavailable(TransientStoreError):
 class StoreRefused(StoreUnavailable, ConfigurationError):
     """The database cannot be used until an operator corrects the login, its rights, the tables or the database's file.
 
-    When the service starts, this error counts as a mistake of configuration. Later it counts as an outage, because a
-    password may have been rotated, or a server failed over.
+    The service does not start with this error. Later, it treats the error as an outage and tries again, because the
+    reason may pass: a password was rotated, or a server failed over.
     """
 
 
@@ -338,9 +338,9 @@ class TooManyRequests(RequestError):
 
 
 class ServerBusy(RequestError):
-    """The API cannot answer now: it is overloaded, or another server does not answer. `Retry-After` says when to retry.
+    """The API cannot answer now: it is overloaded, or a server that it needs does not answer.
 
-    Other servers are an executor, for a run's log, and the OpenID Connect provider, for a sign-in.
+    Such a server is the executor with a run's log, or the OpenID Connect provider. `Retry-After` says when to retry.
     """
 
 
@@ -349,4 +349,4 @@ class ServiceAway(TriggererError):
 
 
 class InternalError(TriggererError):
-    """The HTTP API failed by a mistake of its own. The log has the traceback under the request's id."""
+    """The HTTP API failed because of a defect. The log shows the traceback with the request's id."""

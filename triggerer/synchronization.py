@@ -38,8 +38,7 @@ class AutoResetEvent:
     async def wait(self) -> None:
         """Wait until the event is set, and reset the event.
 
-        This method is always a checkpoint, even if the event is set already. A caller that needs no checkpoint can test
-        `is_set` first, and call `clear` instead of this method if the event is set.
+        Always a checkpoint, even if the event is set already. To avoid the checkpoint, test `is_set` and call `clear`.
 
         Cancellation: An event that is set stays set.
         """
@@ -53,8 +52,7 @@ class AutoResetEvent:
     async def wait_for(self, seconds: float) -> bool:
         """Wait until the event is set, but at most `seconds`. Reset the event, and return whether it was set.
 
-        A timer limits the wait. A cancel scope would be slower: scopes were a tenth of the event loop's work for a
-        message.
+        A timer limits the wait, because a cancel scope would be slower.
         """
         if self.is_set or seconds == math.inf:
             await self.wait()
@@ -76,7 +74,7 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 class Notifier:
-    """Wakes all tasks that are waiting now. It has no state, so each task checks its condition in a loop.
+    """Wakes all tasks that are waiting now. A task must check its condition in a loop.
 
     ```
     while not self.has_room:

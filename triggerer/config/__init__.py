@@ -1,9 +1,9 @@
-"""Settings, read once at start into frozen dataclasses. No other package reads `TRIGGERER__...` variables.
+"""Settings, read once at start into frozen dataclasses.
 
 Precedence, highest first: a command's own options, the environment (`TRIGGERER__SECTION__KEY`), the
 TOML file (`--config`, else `$TRIGGERER_CONFIG`, else `triggerer.toml` in the working directory), the
-default. Durations are in seconds, except in `[retention]`. pydantic checks the values. pydantic-settings is not used:
-it cannot say where a value came from, and cannot suggest a known key in place of an unknown key.
+default. Durations are in seconds, except in `[retention]`. pydantic-settings is not used, because it can neither say
+where a value came from nor suggest a known key for a misspelled one.
 """
 
 from triggerer.config.loading import load_connections, load_settings

@@ -17,7 +17,7 @@ _URL: Final = re.compile(r"[A-Za-z][\w+.\-]*://\S*")
 
 
 def variable_in(value: Any) -> frozenset[str]:
-    """Return the environment variable that a setting refers to, as a set that may be empty."""
+    """Return the environment variable that a setting refers to (`env:NAME`), as a set of at most one name."""
     if isinstance(value, str) and value.startswith("env:"):
         return frozenset({value.removeprefix("env:")})
     return frozenset()
@@ -65,6 +65,6 @@ def _remember(found: str) -> None:
         # The whole text is secret. In a URL only some parts are secret, and the call above has remembered them.
         remember_secret(found)
     if found.lstrip().startswith("{"):
-        # The text may be credentials in JSON. An error may quote a single value, so remember each secret value.
+        # The text may be credentials in JSON. Hide each secret value too, because an error may quote a single value.
         with suppress(ValueError):
             remember_secrets_in("", json.loads(found))

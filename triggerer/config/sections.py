@@ -131,17 +131,17 @@ class TriggererSettings:
     """The most messages that wait for one subscriber in memory."""
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
     """A subscriber fails if its full queue pauses the poll for longer than this time. A subscriber that can fall behind
-    alone does not get this time while a sibling waits for messages: it falls behind at once."""
+    alone does so without this delay, while a sibling waits for messages."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
-    """The treatment of a message that one watcher fails and another watcher accepts. "catch_up": the failing watcher
-    falls behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
+    """If one watcher fails a message and another watcher accepts it: with "catch_up", the failing watcher falls behind
+    alone and catches up. With "redeliver", the broker delivers the message to all watchers again."""
     max_deliveries: Count = 10
-    """After this number of failures of one message during catch-up, later messages are tried. If a later message
-    passes, the failing message is tried once again, and parked if it fails."""
+    """After one message has failed this number of times during catch-up, later messages are tried. If one of them
+    passes, the failing message gets one more try, and is parked if it fails again."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """The treatment of a watcher's message that cannot be parked or stored, because one of the three limits
-    `parked_...` below is reached. "dead_letter": the producer dead-letters the message. "hold": the message waits. In a
-    log, only this watcher waits; in a queue, the whole stream waits.
+    """If a limit `parked_...` below is reached, a watcher's message can be neither parked nor stored. With "hold", the
+    message waits: in a log, only this watcher waits; in a queue, the whole stream waits. With "dead_letter", the
+    producer dead-letters the message.
     """
     parked_max_messages: Count = 10_000
     """The most messages that are parked for one watcher, including its stored messages of a queue."""
@@ -171,12 +171,12 @@ class TriggererSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """`[scheduler]`: the most runs of one transaction, and how often the scheduler looks without being woken."""
+    """`[scheduler]`: limits and intervals of the scheduler."""
 
     max_dagruns_to_create_per_loop: Count = 32
     """The most runs that the scheduler creates in one transaction."""
     heartbeat_sec: Seconds = timedelta(seconds=30)
-    """Seconds between two looks at all DAGs for due runs. Usually a commit wakes the scheduler before that."""
+    """Seconds between two searches for due DAGs. Usually a commit wakes the scheduler before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +196,12 @@ class ExecutorSettings:
     """`[executor]`: the worker processes."""
 
     workers: Count = 2
-    """The number of worker processes, which is the number of runs at a time."""
+    """The number of worker processes. Each executes one run at a time."""
     lease_duration: Seconds = timedelta(seconds=60)
-    """If an executor has no heartbeat for this time, another executor may take over its runs. If the first executor
-    lives but cannot reach the database, it has ended its runs by then."""
+    """If an executor has no heartbeat for this time, another executor may take over its runs. An executor that cannot
+    reach the database ends its runs before that."""
     prewarm: bool = True
-    """Whether to start Spark before the first run asks for it, if a known DAG needs Spark."""
+    """True: if a DAG needs Spark, start Spark before the first run."""
     broken_file: Literal["hold", "fail"] = "hold"
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
     log_address: str = ""
@@ -319,15 +319,15 @@ def _known_events(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
-    """`[notify]`: the messages to people about what is wrong."""
+    """`[notify]`: notifications of people about failures."""
 
     urls: Names = field(default=(), repr=False)
     """The targets, as URLs of Apprise. Each may be `env:NAME` or `file:PATH`. Empty: nobody is notified."""
     on: Annotated[Names, AfterValidator(_known_events)] = NOTIFIED
     """The events to notify about: `watcher_failing`, `parked` and `run_failed`."""
     page: str = ""
-    """The URL by which people reach the web page, for links in the messages. Empty: the address in `api-address`, if
-    the API runs in the same `home`."""
+    """The URL of the web page, for links in the messages. Empty: the address in `api-address`, if the API runs in the
+    same `home`."""
 
 
 @dataclass(frozen=True, slots=True)

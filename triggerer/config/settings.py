@@ -54,14 +54,13 @@ class Settings:
     """The origin of each value, by (section, key) or (connections, id, key)."""
     environ: Mapping[str, str] = field(repr=False)
     service_variables: frozenset[str] = frozenset()
-    """The environment variables that only the service needs, such as the one with the database's URL. Processes that
-    execute users' code do not get them."""
+    """The environment variables that only the service needs, such as the database's URL. Processes that execute users'
+    code do not get them."""
 
     def remember_secrets(self) -> None:
         """Hide the secrets of these settings in all output of this process.
 
-        A process that received the settings from another process calls this method. `load_settings` hides the secrets
-        itself.
+        Call this in a process that received the settings from another process. `load_settings` hides them itself.
         """
         for section in (self.core, self.database, self.spark, self.api):
             remember_secrets_in("", asdict(section))

@@ -30,7 +30,7 @@ class ParsedFolder:
     warnings: tuple[Problem, ...]
     scanned: Scanned = field(default_factory=lambda: Scanned({}))
     unreadable: tuple[Problem, ...] = ()
-    """The part of `errors` that is about files and folders that cannot be read."""
+    """Those of `errors` that are about files and folders that cannot be read."""
 
     def merged_with(self, incumbents: Incumbents) -> ParsedFolder:
         """Return the result that the DAG processor would get if the store already had the definitions `incumbents`.
@@ -45,7 +45,7 @@ class ParsedFolder:
         return replace(self, folder=folder, errors=errors)
 
     def is_unusable(self, path: str) -> bool:
-        """True if a file cannot be used now, so that the store keeps the file's former definitions."""
+        """True if a file cannot be used now, so that the store keeps the file's previous definitions."""
         is_broken = any(file.path == path and file.is_broken for file in self.files)
         return is_broken or path in self.folder.conflicts or self.scanned.hides(path)
 
@@ -66,9 +66,7 @@ async def parse_once(
     file_timeout: timedelta = timedelta(seconds=30),
     pools: Collection[str] | None = None,
 ) -> ParsedFolder:
-    """Start a parser, and read every file of the folder once.
-
-    Nothing that a file does raises an error here. `errors` has the unreadable files first, then the errors by file.
+    """Start a parser, and read every file of the folder once. Errors of files are in the result, and are not raised.
 
     Args:
         pools: The names in `[pools]`. A task that uses another pool is an error. None: a task may use any pool.

@@ -103,7 +103,7 @@ def _describe(
     broken: dict[WatcherKey, Problem] = {}
     for asset in loaded.assets:
         described = _asset(asset, folder)
-        # The file may define an asset several times. A definition with `extra` takes precedence.
+        # A file may define an asset several times. A definition with `extra` takes precedence.
         if asset not in assets or (described.extra and not assets[asset].extra):
             assets[asset] = described
         for watcher in asset.watchers:
@@ -186,7 +186,7 @@ def _doubted_start(dag: DAG) -> Iterator[str]:
         restriction = TimeRestriction(_utc(dag.start_date), _utc(dag.end_date), catchup)
         return next_info(dag.schedule, None, restriction) is not None
 
-    # Call every timetable, even if the DAG has a start date, because this call also finds timetables that raise.
+    # Call the timetable even if the DAG has a start date, because the call also shows whether the timetable raises.
     is_silent = not is_asked_for(catchup=dag.catchup)
     if is_silent and dag.catchup and dag.start_date is None and is_asked_for(catchup=False):
         yield "with catchup=True its timetable asks for no run unless a start_date says where to begin"
@@ -291,9 +291,8 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # This trigger has a bookmark, and each watcher has a bookmark of its own, so two watchers never share the
-        # trigger. The stream's digest is computed from the watcher, not from the trigger's arguments. So the owner of
-        # the stream still owns it after a change of arguments.
+        # The bookmark belongs to this watcher alone. The trigger's digest includes the watcher, so no other watcher
+        # shares the trigger. The stream's digest is the watcher's, so it stays the same if the arguments change.
         name = again.describe_stream() or classpath
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)

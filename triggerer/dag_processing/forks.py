@@ -112,7 +112,9 @@ class ForkPool:
         self._waiting[path] = None
 
     def step(self) -> tuple[list[Ended], bool]:
-        """Start forks for waiting paths. Then wait until a fork or a watched descriptor has news, or a fork is overdue.
+        """Start forks for waiting paths. Then wait until a fork writes or ends, or a watched descriptor can be read.
+
+        A fork that exceeds its time is killed.
 
         Returns:
             The forks that have ended, and whether a descriptor that was given to `watch` can be read.
@@ -174,7 +176,7 @@ class ForkPool:
 def _start(
     path: str, function: Callable[[str], Any], timeout_s: float, not_its: Sequence[int]
 ) -> _Fork:
-    """Start a fork. `not_its` are descriptors that the fork must not have, such as the lifelines of other forks."""
+    """Start a fork. It closes the descriptors in `not_its`, such as the lifelines of other forks."""
     result_fd, result_in = os.pipe()
     output_fd, output_in = os.pipe()
     lifeline_out, lifeline = os.pipe()
@@ -213,7 +215,7 @@ def _be_the_fork(
     lifeline: int,
     not_ours: Sequence[int],
 ) -> None:
-    """Run the function and end the process. Never returns: the callers on the stack are the parent's code."""
+    """Run the function and end the process. Never returns, because the callers on the stack are the parent's code."""
     code = 1
     try:
         # The fork leads a process group. Killing the group also kills the processes that the file has started.
@@ -296,7 +298,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
 
 
 def _kill(fork: _Fork) -> None:
-    # The fork makes its process group itself. It may not have done so yet, so kill the fork by its own id too.
+    # Kill the fork by its own id too: it creates its process group itself, and may not have done so yet.
     with suppress(ProcessLookupError):
         os.killpg(fork.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

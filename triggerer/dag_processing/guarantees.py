@@ -20,10 +20,7 @@ from triggerer.streams.supervision.promised_guarantee import promised_guarantee_
 
 @dataclass(frozen=True, slots=True)
 class CheckedGuarantee:
-    """A watcher, and its delivery guarantee.
-
-    `promised` is None if the guarantee could not be computed. `CheckedGuarantees` or `check_sources` reports why.
-    """
+    """A watcher, and its delivery guarantee. `promised` is None if the guarantee could not be computed."""
 
     watcher: ParsedWatcher
     promised: PromisedGuarantee | None
@@ -35,11 +32,11 @@ class CheckedGuarantees:
 
     results: tuple[CheckedGuarantee, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """Watchers whose guarantee is weaker than the DAG file demands, or cannot be computed although the file demands
-    one. Also errors of plugins."""
+    """Guarantees that are weaker than the DAG file demands, demanded guarantees that could not be computed, and errors
+    of plugins."""
     warnings: tuple[Problem, ...] = ()
-    """Warnings about streams, each only once, even if several watchers share the stream. If no broker was queried, a
-    demanded guarantee that cannot be computed is only a warning."""
+    """Warnings about streams. A demanded guarantee that could not be computed is also here, and is no error, if no
+    broker was queried."""
 
 
 async def check_guarantees(
@@ -93,8 +90,7 @@ async def check_guarantees(
         elif isinstance(result, PluginError):
             errors.append(problem_of(watcher, result))
         elif isinstance(result, Exception) and wanted is not None:
-            # A check that queries no broker may run on a machine without the connection settings, such as a CI runner.
-            # So the failure of such a check is only a warning.
+            # Without queries, the check may run on a machine that has no connection settings, such as a CI runner.
             (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]

@@ -20,7 +20,7 @@ _REASONS: Final = {
 
 
 def why_ignored(entry: os.DirEntry[str]) -> str | None:
-    """Return why a file that looks like a DAG file is not loaded; None if it is loaded, or does not look like one.
+    """Return why a file that looks like a DAG file is not loaded. None: it is loaded, or is another kind of file.
 
     Raises:
         OSError: A zip archive cannot be read.

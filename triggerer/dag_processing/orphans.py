@@ -1,9 +1,8 @@
-"""Ends processes that a DAG file detached while it was read, because they would outlive the service.
+"""Kills processes that a DAG file detached while it was read, because they would outlive the service.
 
-A process that leaves its group (`setsid`) is not killed with the group. If the parent of a process ends, as after a
-double fork, the process is an orphan. It becomes a child of its nearest ancestor that has asked the kernel for orphans,
-or else of process 1. The parser and its forks have asked for orphans. So a detached process is a child of the fork
-while the fork runs, and a child of the parser afterwards.
+A process that leaves its group (`setsid`) is not killed with the group. When its parent ends, the kernel makes it a
+child of the nearest ancestor that adopts orphans, or else of process 1. The parser and its forks adopt orphans. So once
+a fork has ended, its detached processes are children of the parser, which kills them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose own parent ends.
 
-    If the kernel refuses (a container may forbid the call), those descendants belong to process 1 and are left alone.
+    If the kernel refuses, as in some containers, such descendants become children of process 1 and are not killed.
 
     Source: prctl(2), PR_SET_CHILD_SUBREAPER; in Linux from version 3.4, not inherited by a fork.
     """

@@ -25,7 +25,7 @@ class OwnThread:
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call the function once a thread is available, and return its result.
 
-        The function must not raise RuntimeError, because that error means here that no thread is available.
+        The function must not raise RuntimeError, which Python raises if no thread can be started.
 
         Cancellation: The call continues, and nobody waits for it.
         """

@@ -29,10 +29,10 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
 """A busy parser that is silent for longer than the file timeout plus this time is killed."""
 _SILENT_PERIODS: Final = 8
-"""The time for which a busy parser may be silent is divided into this number of periods, each with its own timer.
+"""The permitted time of silence consists of this number of periods, each with its own timer.
 
-When a service that was suspended (SIGSTOP) continues, the running timer may expire at once. A single timer for the
-whole time would then kill a parser that could not answer before. With several timers, only one period is lost.
+When a suspended service (SIGSTOP) continues, the running timer may expire at once. A single timer would then kill a
+parser that had no chance to answer.
 """
 
 
@@ -54,8 +54,8 @@ class ParserProcess:
 
     Args:
         deliver: Called with the definitions of a file.
-        record_death: Called when a parser has died, with its exit code and the files that it was reading. These files
-            are not given to the next parser.
+        record_death: Called when a parser has died, with its exit code and the files that it was reading. The next
+            parser does not receive these files.
         backoff: The delays before the next parser starts.
         is_on_demand: True to run a process only while there are files to read.
     """
@@ -150,9 +150,9 @@ class ParserProcess:
             await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
     def _bury(self, process: ChildProcess) -> None:
-        """Give the next parser the files that this parser had not begun to read."""
-        # The parser itself runs no users' code, only its forks do. So something has killed the parser: the kernel, an
-        # operator, or the code of a file in a fork.
+        """Let the next parser read the files that this parser had not begun to read."""
+        # Only the forks run users' code, not the parser itself. So the parser was killed by the kernel, by an operator
+        # or by a file's code in a fork.
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
         _log.warning(
@@ -169,9 +169,9 @@ class ParserProcess:
             self._record_death(-signal.SIGKILL if code is None else code, reading)
 
     async def _converse(self, process: ChildProcess) -> bool:
-        """Send files and receive answers, until the parser dies. If `is_on_demand`, end also when no file is left.
+        """Send files and receive answers until the parser dies or, if `is_on_demand`, until no file is left.
 
-        Return whether no file is left. False: the parser died, or was killed because of a malformed frame.
+        Return False if the parser died, or was killed because of a malformed frame.
         """
         is_done = False
         accepted = anyio.Semaphore(1, max_value=1)
@@ -216,8 +216,8 @@ class ParserProcess:
         while True:
             while not self._unsent:
                 await self._has_work.wait()
-            # Wait until the parser has accepted the previous frame. The parser waits with `select`. If it had read two
-            # frames into its buffer at once, `select` would not report the second; see `ChildChannel.fileno`.
+            # Wait until the parser has accepted the previous frame. If two frames came together, both would be in the
+            # parser's buffer, and its `select` would not report the second; see `ChildChannel.fileno`.
             await accepted.acquire()
             paths, self._unsent = list(self._unsent), {}
             self._offered = frozenset(paths)

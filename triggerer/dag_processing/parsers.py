@@ -23,8 +23,7 @@ class Parsers:
     """One parser for all files, and a second one, on demand, for files that may have ended a parser.
 
     When a parser dies, the cause is seldom known: one of its files, a lack of memory, or a signal from an operator. So
-    each file that the parser was reading is read again, alone. A file whose parser dies repeatedly is broken. Other
-    files are delayed only by the start of a parser.
+    the second parser reads the suspected files again, one at a time. A file whose parser dies repeatedly is broken.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:
@@ -84,8 +83,7 @@ class Parsers:
 
     def _record_death(self, exit_code: int, reading: Collection[str]) -> None:
         for path in reading:
-            # The exit code NOT_NOW means that the machine has no room for a process. This file is probably not the
-            # cause.
+            # NOT_NOW means that the parser could not fork. The file is probably not the cause.
             self._deaths[path] += exit_code != NOT_NOW
             if self._deaths[path] < _ATTEMPTS:
                 self._alone.parse_nowait([path])

@@ -38,17 +38,20 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# While something in the folder is unreadable, the next scan comes after this delay, because the operating system does
-# not report when a file becomes readable. The delay doubles with each scan.
+# The delay of the next scan while something in the folder is unreadable: the operating system does not report when a
+# file becomes readable. The delay doubles with each scan.
 _RETRY_S: Final = 5.0
 
 
 class DagProcessor:
     """Reads DAG files when they change, and stores their definitions. A database has one DAG processor.
 
-    Stored definitions stay, with an error, while their file is broken, or while its folder is gone or unreadable. The
-    definitions of a missing file stay for `removal_grace`. A file that defines less than before may be half-written,
-    so its former definitions stay until it has been unchanged for two seconds. Nothing is written if nothing changed.
+    The stored definitions of a file stay in these cases:
+
+    - The file is broken, or its folder is gone or unreadable. An error is shown.
+    - The file is missing. The definitions stay for `removal_grace`.
+    - The file defines less than before, and so may be half-written. The definitions stay until the file has been
+      unchanged for two seconds.
 
     Args:
         wakeups: Unused, because the transaction that writes a change announces it.
@@ -125,7 +128,7 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        `task_status` reports the start after the first write, which has the files that were read within one second.
+        `task_status` reports the start after the first write, which contains the files that were read within a second.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """
@@ -218,8 +221,7 @@ class DagProcessor:
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
-        # A changed file is remembered even if its modification time is old, because a truncation changes a file's size
-        # a moment before its modification time.
+        # Do not use the modification time: when a file is truncated, the size changes a moment before that time.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
             self._request_write()
@@ -255,7 +257,7 @@ class DagProcessor:
             )
         except RowRefused as error:
             # This should not happen, because the parser refuses definitions that no store accepts. A retry would fail
-            # too, so the former definitions stay in force.
+            # too, so the stored definitions stay in force.
             _log.error("The database refuses what the DAG files define", error=str(error))
             self._due = anyio.current_time() + self._interval_s if self._away else math.inf
         else:
@@ -271,8 +273,8 @@ class DagProcessor:
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
-            # There must be no await between these two lines, because both must see one state of the parser. Otherwise
-            # `reading` could say that all files have been read although `files` lacks a file.
+            # No await may come between `files` and `reading`, because both must describe one state of the parser.
+            # Otherwise `reading` could say that all files have been read although `files` lacks a file.
             files = self._files(incumbents)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             self._writing = frozenset(

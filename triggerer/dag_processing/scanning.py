@@ -47,12 +47,11 @@ class Scanned:
 def scan(folder: Path) -> Scanned:
     """Scan the folder, which may change, move or vanish during the scan. Nothing in the folder raises an error.
 
-    Files and folders whose names begin with a dot are left out, because a mounted configuration map keeps former
-    versions in such folders. A link to a folder that contains the link is not followed.
+    Files and folders whose names begin with a dot are left out, because a mounted ConfigMap keeps old versions in such
+    folders. A link to a folder that contains the link is not followed.
 
-    A file counts as gone only if its folder could be listed and does not list the file. A listed file whose status
-    cannot be read counts as unreadable, even if the error says that there is no such file. Otherwise all files would
-    seem gone if the folder vanished during the scan.
+    A file that its folder lists is never gone. If its status cannot be read, the file is unreadable, even if the error
+    says that there is no such file. Otherwise all files would seem gone if the folder vanished during the scan.
     """
     found = _scan_once(folder)
     # A file that is deleted after it was listed seems unreadable. A second scan shows that it is gone.
@@ -171,7 +170,7 @@ def _reason(error: OSError) -> str:
 def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) -> set[str]:
     """Return the files to read: new, changed or visible again, and the files that import one of these.
 
-    Any change makes broken files worth reading again, because a module that they lack may have appeared. Files out of
+    After any change, broken files are read again too, because a module that they lack may have appeared. Files out of
     sight are never returned.
     """
     old, new = before.files, now.files

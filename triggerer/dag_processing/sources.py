@@ -41,12 +41,11 @@ async def check_sources(
 ) -> CheckedSources:
     """Check the sources of all streams concurrently, each with one trigger.
 
-    The code of users' triggers runs in this process, which loads their classes as the service does. An error of one
-    trigger is reported, and does not affect the others.
+    The code of users' triggers runs in this process. An error of one trigger does not affect the others.
 
     Args:
-        deadline: A source that takes longer is reported as unavailable. Each check first imports its broker's client,
-            and the import blocks the event loop. So the time starts only after all checks have imported their clients.
+        deadline: A source that takes longer is reported as unavailable. The time does not include the imports of the
+            brokers' clients, which block the event loop.
     """
     streams: dict[str, ParsedWatcher] = {}
     for watcher in watchers:
@@ -116,8 +115,7 @@ def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
     hint = error.hint if isinstance(error, TriggererError) else None
     who = f"watcher {watcher.name!r} of asset {watcher.asset_name!r}"
     if isinstance(error, PluginError):
-        # The fault is in the plugin, so report the plugin's file. The text names the watcher and its place in the DAG
-        # file.
+        # The plugin has to be corrected, so report its file. The text names the watcher and its place in the DAG file.
         reason = f"{said}; used by {who} ({watcher.location})"
         return Problem(_file_of(watcher.classpath), None, f"{reason}: {hint}" if hint else reason)
     reason = f"{who}: {said}"

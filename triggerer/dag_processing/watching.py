@@ -1,4 +1,4 @@
-"""Notices at once when a folder changes, or its path leads to another folder. Then the DAG processor scans it."""
+"""Watches the DAGs folder, so that the DAG processor scans the folder soon after a change."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class FolderWatch:
         await self._follow(self._id)
         while True:
             async with anyio.create_task_group() as tasks:
-                # The new task calls `on_change` when this task first suspends, in `_follow`. By then the new watch is
-                # set up, so no change is missed.
+                # The new task calls `on_change` when this task first suspends. By then `_follow` has set up the new
+                # watch, so no change is missed.
                 tasks.start_soon(_call, self._on_change)
                 await self._follow(self._id)
 
@@ -89,8 +89,8 @@ class FolderWatch:
             ):
                 self._on_change()
                 if (Change.deleted, str(self._folder)) in changes:
-                    # The watch is gone with the folder. A new folder may have the same inode, so a look-up of the path
-                    # would see no difference.
+                    # The watch is gone with the folder. A look-up of the path may not notice a new folder, because the
+                    # new folder may have the same inode.
                     return 0.0
         except FileNotFoundError:
             return _LOOKUP_INTERVAL_S  # the folder, or a folder below it, was deleted while the watch was set up

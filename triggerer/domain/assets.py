@@ -45,9 +45,8 @@ class AssetWatcher:
             weaker, `triggerer check` reports an error, and the service does not start the trigger. None: accept any
             guarantee.
     Raises:
-        DagError: `name` or `guarantee` is invalid, or `trigger` is no `BaseEventTrigger`. A trigger with another base
-            class can report that a condition is true, not that something happened. Such a trigger would fire again and
-            again while the condition is true.
+        DagError: `name` or `guarantee` is invalid, or `trigger` is no `BaseEventTrigger`. Another kind of trigger may
+            report that a condition is true. It would fire again and again while the condition is true.
     """
 
     name: str
@@ -77,8 +76,7 @@ class Asset(Combinable):
     """Data that DAGs wait for or produce. Two assets are equal if both their names and their URIs are equal.
 
     Args:
-        first: The URI, or the name if `uri=` is given as well. An asset with a URI alone or a name alone uses that
-            text for both.
+        first: The URI, or the name if `uri=` is given as well. If only one of the two is given, it serves as both.
         group: A label for people.
         extra: JSON that describes the asset; not part of its identity.
         watchers: Turn external occurrences into events of this asset. Their names are unique within the asset.
@@ -93,8 +91,8 @@ class Asset(Combinable):
     watchers: tuple[AssetWatcher, ...] = field(compare=False, repr=False)
     defined_at: SourceLocation | None = field(compare=False, repr=False)
 
-    # The `__eq__` of a dataclass compares the classes as well. But an `AssetFunction`, a subclass, must equal a plain
-    # asset with its name and URI.
+    # The `__eq__` of a dataclass compares the classes too. But an `AssetFunction`, which is a subclass, must equal a
+    # plain asset with its name and URI.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Asset):
             return NotImplemented
@@ -154,7 +152,7 @@ class Asset(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class AssetAlias(Combinable):
-    """A placeholder for assets. A running task chooses the assets of the events that it emits through the alias."""
+    """A placeholder for assets that are known only at run time, when a task emits events for them through the alias."""
 
     name: str
 
@@ -171,10 +169,7 @@ class AssetRef:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The event that a task emits by `yield Metadata(asset, extra)`. With `alias`, the task emits it through the alias.
-
-    `extra` defaults to `{}`.
-    """
+    """The event that a task emits by `yield Metadata(asset, extra)`, or through an alias if `alias` is given."""
 
     asset: Asset
     extra: Mapping[str, Any] | None = None

@@ -45,8 +45,8 @@ ENDS: Final = frozenset(
     }
 )
 
-# An attempt may end before the store learns that it began, so `INTENDED` may become a final state at once. A final
-# state never changes, because the next attempt relies on it.
+# `INTENDED` may become a final state directly: an attempt may end before the store learns that it began. A final state
+# never changes, because the next attempt relies on it.
 _MOVES: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     AttemptState.INTENDED: ENDS
     | {AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.UNKNOWN},

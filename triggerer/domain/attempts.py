@@ -31,7 +31,7 @@ class RunDetails:
     attempt: int
     """The number of the attempt, from 1. Each claim of the run by an executor is an attempt.
 
-    A run is claimed again if its executor died, if its DAG file did not load, or if somebody repeated the run.
+    A run is claimed again if its executor died, its DAG file did not load, or a user retried or cleared the run.
     """
     queued_at: datetime
     run_after: datetime
@@ -47,8 +47,8 @@ class Repeat:
     """Facts about a run's earlier attempts that its next attempt must know."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
-    """The tasks to keep, with their final states. A kept task is executed again only if another task needs its return
-    value."""
+    """The tasks whose results stay, with their final states. Such a task is executed again only if another task needs
+    its return value."""
     cleared: Mapping[str, int] = field(default_factory=dict)
     """How often each task was cleared, by task id. A cleared task emits events for its outlets again, and its output
     gets a new token."""
@@ -87,10 +87,9 @@ class RunOrder(RunDetails):
     connect: str | None = None
     """The address of the Spark Connect server where this attempt opens a session. None: the attempt uses no server."""
     former: tuple[FormerLaunch, ...] = ()
-    """Former attempts' launches that may still be at work. The user's code begins once these launches have ended.
+    """Earlier attempts' launches that may still be at work. The user's code begins once these launches have ended.
 
-    An exception is an application in a cluster, which continues. In the new attempt, the task that submitted the
-    application waits for its end.
+    Exception: a Spark application in a cluster may continue. The task that submitted it then waits for its end.
     """
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""
@@ -147,7 +146,7 @@ class EmittedEvent:
     asset_uri: str
     extra: dict[str, Any]
     ordinal: int
-    """The number of the event among this task's events for one asset, from 0. It is equal in each attempt."""
+    """The number of the event among this task's events for one asset, from 0."""
     aliases: tuple[str, ...] = ()
     partition_key: str | None = None
 
@@ -269,8 +268,8 @@ class RunEnd:
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
-    """The exit code of the run's process or of its worker, whichever died. Negative: the number of the signal that
-    killed the process. None: neither died."""
+    """The exit code of the run's process or of its worker, if one of them died. Negative: the number of the signal that
+    killed the process."""
 
     @property
     def attempt_state(self) -> AttemptState:

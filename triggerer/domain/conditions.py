@@ -1,6 +1,6 @@
 """Asset expressions: assets and aliases, combined by `&` (all) and `|` (any).
 
-An asset is true if one of its events waits.
+In an expression, an asset is true while one of its events waits for the DAG.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Group(Combinable):
 
     objects: tuple[Condition, ...]
     repeated: tuple[Leaf, ...] = field(compare=False, repr=False)
-    """Repetitions of operands in `objects`. A repeated asset may have watchers that the operand in `objects` lacks."""
+    """Operands that were written again, such as the second `a` of `a & b & a`. They may have watchers of their own."""
 
     def __init__(self, *objects: Combinable) -> None:
         flat: dict[Condition, None] = {}
@@ -75,7 +75,7 @@ def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> boo
 
 
 def leaves_of(condition: Condition) -> Iterator[Leaf]:
-    """Yield every asset and alias of the expression from left to right, repetitions included."""
+    """Yield the assets and aliases of the expression from left to right: `a`, `b`, `a`, `c` for `(a & b) | (a & c)`."""
     if isinstance(condition, AssetAll | AssetAny):
         for operand in condition.objects:
             yield from leaves_of(operand)
@@ -84,7 +84,7 @@ def leaves_of(condition: Condition) -> Iterator[Leaf]:
 
 
 def written_leaves_of(condition: Condition) -> Iterator[Leaf]:
-    """Yield what `leaves_of` yields, and also the equal assets and aliases that `AssetAll` and `AssetAny` dropped."""
+    """Yield every asset and alias that the author wrote, also the duplicates that `leaves_of` leaves out."""
     if isinstance(condition, AssetAll | AssetAny):
         for operand in condition.objects:
             yield from written_leaves_of(operand)

@@ -56,12 +56,12 @@ class DAG:
         dag_id: Letters, digits, `_`, `.` and `-`; unique among all files.
         schedule: For assets: an asset, an alias, an expression (`a & b`, `a | b`), or a list, which means `a & b & …`.
             For times: a cron expression or preset, a `timedelta` or a timetable. For both: `AssetOrTimeSchedule` or
-            `AssetAndTimeSchedule`. None: runs are triggered by hand only.
-        max_active_runs: While this number of runs is queued or running, the scheduler makes no further run. Events
+            `AssetAndTimeSchedule`. None: all runs are triggered manually.
+        max_active_runs: While this number of runs is queued or running, the scheduler creates no further run. Events
             wait.
-        params: JSON values that each run gets. Somebody who triggers a run by hand can replace them.
+        params: JSON values that each run receives. A manual run can replace them.
         default_args: Options of `@task` for all tasks that do not set them.
-        is_paused_upon_creation: True if the DAG starts out paused when it is seen for the first time.
+        is_paused_upon_creation: True if a new DAG is paused until a user unpauses it.
         events_per_run: The most events of each asset in one run; None: a run takes all queued events.
         on_success_callback, on_failure_callback: Functions that a worker calls with a mapping after a run has succeeded
             or failed. Errors that they raise are logged.
@@ -192,7 +192,7 @@ class DAG:
         return tuple(ordered)
 
     def schedule_to_json(self) -> dict[str, Any] | None:
-        """Return the schedule as `triggerer.domain.schedules` writes it; None: runs by hand only."""
+        """Return the schedule as `triggerer.domain.schedules` writes it; None: only manual runs."""
         return None if self.schedule is None else schedule_to_json(self.schedule)
 
     def add_task(
@@ -342,6 +342,6 @@ def _checked_id(value: object, what: str) -> str:
             f"not {value!r}"
         )
     if value in {".", ".."}:
-        # An HTTP client removes `.` and `..` from a path before it sends the request. So no URL could name the object.
+        # No URL could name the object, because HTTP clients remove `.` and `..` from a path.
         raise DagError(f"{what} cannot be {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""A trigger event on its way from the streams into the store. The two packages import this module, not each other."""
+"""A trigger event on its way from `triggerer.streams` to `triggerer.store`, which do not import each other."""
 
 from __future__ import annotations
 
@@ -74,8 +74,6 @@ class EventSink(Protocol):
         ordinal: int,
     ) -> None:
         """Add an event to the next group commit, even if the sink is full. Never blocks.
-
-        The sink does not limit the number of a stream's pending events. The stream does.
 
         Args:
             yielded: The trigger's event. The store encodes its payload during the call, because the trigger may change

@@ -31,7 +31,7 @@ class Launch:
     tag: str
     """Unique: see `attempt_tag` and `task_tag`."""
     launcher: str
-    """The name of the `triggerer.worker.launchers.Launcher` that started it, such as `connect` or `yarn`."""
+    """The name of the `triggerer.worker.launchers.Launcher` that started the launch, such as `connect` or `yarn`."""
     state: AttemptState
     at: datetime
     """When the launch was seen in this state."""
@@ -61,7 +61,7 @@ class FormerLaunch:
     external_id: str | None = None
     link: str | None = None
     unknown_since: datetime | None = None
-    """The instant since which the launch has been in the state unknown; None: it is in another state."""
+    """When the launch's state became unknown; None: the state is another one."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FormerLaunch:
@@ -83,7 +83,7 @@ def attempt_tag(executor: str, run_pk: int, attempt: int, epoch: int) -> str:
 def task_tag(tag: str, task_id: str, try_number: int) -> str:
     """Return the tag of the launch that belongs to one try of a task. `tag` is the tag of the attempt.
 
-    The tag has a digest in place of the task's id, because the id may have characters that YARN refuses in a tag.
+    The tag contains a digest instead of the task's id, because YARN refuses some characters in tags.
     """
     digest = hashlib.sha256(task_id.encode()).hexdigest()[:8]
     return f"{tag}-{digest}-{try_number}"

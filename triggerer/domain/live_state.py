@@ -74,11 +74,10 @@ class StreamLive:
     consumed: int
     """Messages that were broadcast since this owner claimed the stream."""
     advanced: int
-    """The messages of `consumed` that are no longer outstanding: the broker's position moved past them, or the broker
-    was told to deliver them again.
-    """
+    """Messages that were broadcast and are no longer outstanding. Failed messages, which the broker delivers again,
+    count too."""
     rejected: int
-    """Messages that at least one watcher rejected, and that failed for no watcher."""
+    """Messages that at least one watcher rejected and no watcher failed."""
     failed: int
     """Messages that the broker was told to deliver again."""
     restarts: int

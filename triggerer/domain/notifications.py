@@ -1,8 +1,7 @@
-"""The events that people are notified about, and the decision about which of them to report now.
+"""The events that people are notified of, and the decision which of them to report now. No clock, no database.
 
-An *occurrence* is an event that nobody was told about yet. The store finds occurrences by comparing the present state
-with its record of earlier notifications, so a crash loses no occurrence. This module uses neither a clock nor the
-database.
+An *occurrence* is news that people were not notified of yet. The store finds occurrences by comparing the present state
+with its record of earlier notifications, so a crash loses no occurrence.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Event(StrEnum):
     """An event that `[notify] on` may name."""
 
     WATCHER_FAILING = "watcher_failing"
-    """A watcher is failing, or works again after people were told that it is failing."""
+    """A watcher is failing, or works again after a notification that it is failing."""
     PARKED = "parked"
     """Messages of a watcher are parked."""
     RUN_FAILED = "run_failed"
@@ -35,7 +34,7 @@ share one digest."""
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One object about which there is something new to tell: a watcher, or a DAG."""
+    """News about one object: a watcher or a DAG."""
 
     event: Event
     subject: str
@@ -45,13 +44,13 @@ class Occurrence:
     since: datetime
     """When the first failure happened, or the first message was parked."""
     count: int = 1
-    """The number of failed runs, or of parked messages, that nobody was told about."""
+    """The number of failed runs, or of parked messages, that people were not notified of."""
     error: str | None = None
     """The error of the latest failure, or of the message that was parked last."""
     run_id: str | None = None
     """The run that failed last."""
     is_over: bool = False
-    """True: the watcher works again, after people were told that it is failing."""
+    """True: the watcher works again, after a notification that it is failing."""
     rows: tuple[int, ...] = ()
     """The primary keys of the runs or messages."""
 
@@ -86,7 +85,7 @@ class LastNotification:
     is_single: bool = True
     """True: the object had a message of its own. False: it was in a digest."""
     is_failing: bool = False
-    """True: people were told that the watcher is failing, and were not told that it works again."""
+    """True: the last notification said that the watcher is failing."""
     since: datetime | None = None
     """When the watcher began to fail."""
 

@@ -1,4 +1,4 @@
-"""Schedules of DAGs: assets, time, both, or partitions. None means that runs are triggered by hand only."""
+"""Schedules of DAGs: assets, time, both, or partitions. None means that all runs are triggered manually."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from triggerer.domain.conditions import (
 from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey
 
-# Functions import the timetables that they use. At the top of this module, the import of the cron parser would delay
-# every command and worker by a tenth of a second.
+# The timetables are imported inside functions, because importing the cron parser takes a tenth of a second. Many
+# commands and workers do not need it.
 if TYPE_CHECKING:
     from triggerer.domain.timetables import (
         DagRunInfo,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class OnAssets:
     """A run starts when the expression is true, and takes the DAG's queued events: at most `events_per_run` per asset.
 
-    For example, an event of `c` starts a run for `(a & b) | c`. If an event of `a` waits, the run takes this event too.
+    A run of `(a & b) | c` that starts because of `c` also takes a queued event of `a`.
     """
 
     condition: Condition
@@ -82,7 +82,7 @@ Schedule: TypeAlias = OnAssets | OnTime | OnEither | OnBoth | OnPartitions
 
 
 def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
-    """Return the schedule that `DAG(schedule=...)` describes; None: runs by hand only.
+    """Return the schedule that `DAG(schedule=...)` describes; None: only manual runs.
 
     Args:
         timezone: The zone of a cron expression.
@@ -190,10 +190,10 @@ def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str |
 def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
     """Return the first run of the schedule's timetable with this partition key.
 
-    None: the schedule has no timetable, or the timetable's keys do not name instants. (`2026-03-10` names an instant.)
+    None: the schedule has no timetable, or its keys do not name dates. (`2026-03-10` names a date, `eu` does not.)
 
     Raises:
-        InvalidPartitionKey: The timetable's keys name instants, but none of its runs has this key.
+        InvalidPartitionKey: The timetable's keys name dates, but none of its runs has this key.
     """
     timetable = timetable_in(schedule)
     date = None if timetable is None else timetable.to_partition_date(key)

@@ -93,13 +93,13 @@ def check_identifier(value: object, what: str) -> str:
 def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     """Return the form of the URI that is stored and compared.
 
-    The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. The rest stays as it
-    was written: URIs are case-sensitive, so two spellings are two assets. A string without a scheme is not changed. If
-    the scheme starts with `x-`, the part after the scheme is not changed. A normalized URI is not changed.
+    The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. The rest keeps its
+    upper and lower case, so two spellings are two assets. After a scheme that starts with `x-`, nothing is changed, and
+    credentials stay. A string without a scheme is not changed.
 
     Raises:
-        DagError: The URI is empty or not ASCII, has a character outside RFC 3986 or a reserved scheme, or lacks a part
-            that the scheme requires. The message shows the URI without its credentials.
+        DagError: The URI is not a valid name (`check_identifier`), has a character outside RFC 3986 or a reserved
+            scheme, or lacks a part that the scheme requires. The message shows the URI without its credentials.
     """
     uri = check_identifier(value, "the URI")
     match = _SCHEME.match(uri)

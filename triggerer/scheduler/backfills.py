@@ -1,4 +1,4 @@
-"""Continues a backfill when some of its runs have ended: starts the runs of its next data intervals or keys."""
+"""Continues backfills: starts further runs of a backfill when earlier runs of it have ended."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BackfillRunner:
-    """Starts the next runs of a backfill when earlier runs of the backfill have ended.
-
-    Several runners may work at once, because `advance` locks the backfill's row.
+    """Starts further runs of backfills. Several runners may work at once: `advance` locks the backfill's row.
 
     Args:
         sweep_every: How often to read the backfills from the store even if nothing was announced.

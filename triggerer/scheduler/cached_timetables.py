@@ -25,8 +25,7 @@ def with_cached_answers(schedule: Schedule | None) -> Schedule | None:
 class CachedTimetable(Timetable):
     """Asks the real timetable only once for the run that follows a given run, and then repeats the answer.
 
-    The cache is right for a replay, which uses `catchup=True` and a start date: the next run then depends on the last
-    run alone, and not on the clock.
+    Use it only with `catchup=True` and a start date. Then the next run depends only on the last run, not on the clock.
     """
 
     def __init__(self, timetable: HasTicks) -> None:

@@ -1,12 +1,12 @@
 """Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
 
-A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot. Only this
-module decides which runs to create, and it uses neither a clock nor a database. The code that creates the runs only
-checks, by a lock or by the row's version, that the DAG's row is unchanged since the snapshot. `triggerer why-not` shows
-the result of `look`.
+A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot. This module
+uses no database, and the present time is part of the snapshot. The host's clock matters only for answers of timetables,
+which read it. The code that creates the runs makes no decision of its own. It only ensures, by a lock or by the row's
+version, that the DAG's row has not changed since the snapshot. `triggerer why-not` shows the result of `look`.
 
-Only one decision is made elsewhere: as the events of a partition key arrive, `dividing.py` computes when the key's run
-is due.
+Only one decision is made earlier: as the events of a partition key arrive, `dividing.py` computes when the key's run is
+due.
 """
 
 from __future__ import annotations
@@ -155,9 +155,8 @@ class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
     Each look asks the timetable again. If runs were missed while no scheduler ran, most timetables answer with the last
-    missed run. But some timetables never name a run in the past, so the missed run would be lost. Therefore the
-    database stores each timetable's last answer. If the stored run is due, and the run of the new answer is not, the
-    stored run comes next.
+    missed run. But some never name a run in the past. So that no such run is lost, the database stores each timetable's
+    last answer. If the stored run is due, and the run of the new answer is not, the stored run comes next.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:
@@ -210,8 +209,8 @@ class _Upcoming:
     def _ask_once(self, last: DataInterval | None) -> DagRunInfo | None:
         asked_at = now()
         info = next_info(self._dag.schedule, last, self._dag.restriction)
-        # A timetable may answer with the present time by the host's clock, which may be ahead of the database's clock.
-        # A run at that time is due now.
+        # A timetable may answer with the host's present time. Such a run is due now, even if the host's clock is ahead
+        # of the database's clock.
         self._is_now = info is not None and asked_at <= info.run_after <= now()
         return info
 
@@ -270,7 +269,7 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
     """Yield timed and event-driven runs. While both kinds are due, they alternate.
 
-    If they did not, a kind that is always due would use up all places for runs, and the other kind would get none.
+    Otherwise a kind that is always due would use up `max_active_runs`, and the other kind would get no runs.
     """
     can_take = not (_quiet(dag) or _outside_dates(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED

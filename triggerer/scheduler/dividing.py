@@ -1,8 +1,8 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key can start.
 
-An event for several keys has one share in each key. The events are divided under the lock of the DAG's row, in the
-transaction that creates the runs, and their shares are stored by key. So each event is divided once, and the
-scheduler's work does not grow with the number of waiting events.
+An event for several keys has one share in each key. The transaction that creates the runs also divides new events,
+under the lock of the DAG's row, and stores their shares. So the scheduler's work does not grow with the number of
+waiting events.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
 
     Args:
         rows: The result of `lock_and_read`.
-        limit: The most runs that one look creates. At most `limit` + 1 keys of each DAG are read, to notice if further
-            runs are due.
+        limit: The most runs that one look creates. One key more is read of each DAG, to see if further runs are due.
     """
     partitioned = {row.dag_id: row for row in rows if row.is_partitioned}
     if not partitioned:
@@ -113,9 +112,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # If the database's clock was set back after a key's due time was computed, the due time must be computed again.
-    # Such a due time lies in the future. The list `due` is sorted by due time. So search for such keys if the last key
-    # is due in the future. If `limit` has cut the list, its end is unknown, so search in this case, too.
+    # A due time that was computed before the database's clock was set back is too late, and must be computed again. It
+    # lies in the future, and `due` is sorted by due time. So search for such due times only if the last one in `due`
+    # lies in the future, or if `limit` has cut the list.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -182,9 +181,8 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # Some parts have a `first_at` in the future. `key_record` counts from the present instant in its place, so
-        # store the present instant. If it were not stored, each further event would count from a later instant, and
-        # postpone the deadlines.
+        # For these parts, `first_at` lies in the future, and `key_record` uses the present instant instead. Store that
+        # instant. Otherwise each further event would use a later instant, and so postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -204,18 +202,15 @@ def _record_keys(
 def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
     """Return the latest of these event instants. Instants far ahead of `now` count only if there are no others.
 
-    An instant far ahead belongs to an event that was recorded before the clock was set back. An instant slightly ahead
-    belongs to an event that was recorded during this transaction, so it counts.
+    An event whose instant is far ahead was recorded before the clock was set back. An event whose instant is slightly
+    ahead was recorded during this transaction.
     """
     in_order = sorted(times)
     return next((at for at in reversed(in_order) if at <= now + CLOCK_STEP), in_order[-1])
 
 
 def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
-    """Return the parts, with `now` in place of each `first_at` that lies far ahead of `now`.
-
-    A `first_at` lies far ahead if the clock was set back after it was stored.
-    """
+    """Return the parts. If the clock was set back after a `first_at` was stored, `now` replaces this `first_at`."""
     soon = now + CLOCK_STEP
     return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 
@@ -236,8 +231,7 @@ def key_record(
         parts: The key's parts that have arrived for its next run, such as the hours of a day.
         newest_at: The instant of the newest event that arrived.
         known: The stored record, or None if nothing is stored for the key.
-        quiet_period: The run starts only after this time without a new event. The quiet period can only postpone the
-            start that the partitioner computes. None: the DAG has no quiet period.
+        quiet_period: The run starts only after this time without a new event. None: the DAG has no quiet period.
     """
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)

@@ -86,7 +86,7 @@ class WhyNot:
     partitions: tuple[WaitingPartition, ...] = ()
     """The first waiting keys, in alphabetical order, if the DAG is scheduled by partition keys; otherwise empty."""
     watchers: tuple[AilingWatcherView, ...] = ()
-    """At most 20 watchers of the DAG's assets: the watchers that are not running, or may no longer be running."""
+    """Watchers of the DAG's assets that are not running, or may no longer be running. At most 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,7 @@ async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> l
     """Return why queued runs do not start: the file does not load, or no worker is free.
 
     Args:
-        without: The number of queued runs that wait for a pool. The result leaves them out, because they would wait
-            even if a worker were free.
+        without: The number of queued runs that wait for a pool, and so would not start even if a worker were free.
     """
     queued = await count_queued(session, dag_id)
     errors = await unloaded_files(session, [dag_id]) | await broken_files(session, [dag_id])

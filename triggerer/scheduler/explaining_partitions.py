@@ -135,11 +135,11 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 
 
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
-    """Return which keys of these shares have had runs, and which of the shares a run uses.
+    """Return which keys of these shares have had runs, and which of the shares a run uses already.
 
-    A run may use a share that is computed again. For instance, an event has shares in the keys A and B, and a run of A
-    has taken its share. If the schedule changes now, the event is divided again, because it still waits for B. Then A
-    gets a share of the event that its run has already used.
+    An event can be divided twice. Suppose that it has shares in the keys A and B, that a run of A has used its share,
+    and that the schedule then changes. The event is divided again, because it still waits for B. Its new share in A is
+    used already.
     """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)

@@ -40,8 +40,8 @@ class Hold:
     """One reason why there is no next run yet, or why a queued run does not start.
 
     Args:
-        until: The instant at which the hold ends even if nothing else happens. None: time alone does not end the hold.
-            An event, the end of a run or a person may end it.
+        until: The instant at which the hold ends even if nothing else happens. None: something must happen, such as an
+            event or the end of a run.
     """
 
     kind: HoldKind

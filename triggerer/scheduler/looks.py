@@ -1,6 +1,6 @@
-"""Defines what `decide` takes, a snapshot of a DAG, and what `decide` returns, a `Look`.
+"""The input of `decide`, a snapshot of a DAG, and its result, a look.
 
-A look has the runs to create now, and the reasons (holds) that delay the run after them.
+A look names the runs to create now, and the reasons (holds) that delay the run after them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PartitionQueue:
     """The partition keys of one DAG whose runs can start now or later."""
 
     due: tuple[str, ...] = ()
-    """The keys whose runs can start now, earliest first. The scheduler reads at most one key more than a look uses."""
+    """The keys whose runs can start now, earliest first. The scheduler reads only some of them."""
     next_at: datetime | None = None
     """When the run of the next key can start without another event. None: never, or not known yet."""
     is_behind: bool = False
@@ -71,8 +71,8 @@ class DagSnapshot:
     last_run_after: datetime | None = None
     """The `run_after` of the run that covers `last_interval`."""
     stored_info: DagRunInfo | None = None
-    """The timetable's last answer in the database. It is stored when a run is created, and when the DAG is changed,
-    paused or unpaused. None: nothing is stored."""
+    """The timetable's last answer, as stored when a run was created, or when the DAG was changed, paused or unpaused.
+    None: nothing is stored."""
     covered_intervals: frozenset[DataInterval] = frozenset()
     """Data intervals that a backfill or an event-driven run covers already. The timetable's runs skip them."""
     last_run_at: datetime | None = None
@@ -102,8 +102,8 @@ class NewRun:
     """How many events of each asset the run takes, oldest first. None: all events that are queued at its creation."""
     info: DagRunInfo | None = None
     partition_key: str | None = None
-    """The run's partition key, or None if the run has none. If the timetable produces keys, it is the key of the run's
-    data interval. If the DAG is scheduled by partition keys, it is the key whose events the run takes."""
+    """The key of the run's data interval, if the timetable produces keys. Or the key whose events the run takes, if the
+    DAG is scheduled by partition keys. None: the run has no key."""
 
     @property
     def run_after(self) -> datetime | None:

@@ -40,17 +40,16 @@ class Scheduler:
     """Creates the runs that assets and timetables ask for. Several schedulers can run at once.
 
     No two schedulers create the same run: each scheduler locks the DAG's row while it decides, or creates the run only
-    if the row has not changed since it was read. Every queued event goes into exactly one run of its DAG, because one
-    transaction creates the run and moves the events. The id of a timed run is made from its instant, so a second run
-    for the instant cannot be inserted. The scheduler never loads a DAG's file.
+    if the row has not changed since it was read. The id of a timed run contains its instant, so a second run for the
+    instant cannot be inserted. One transaction creates a run and takes its events, so no two runs of a DAG take the
+    same event. (Runs of different partition keys may share an event.) The scheduler never loads a DAG's file.
 
     The scheduler sleeps until a commit wakes it, or until an alarm: the time of a DAG's next timed run, or the end of
-    its `min_run_gap` or `quiet_period`. An alarm is computed from the database's time. The wait for it is measured by a
-    monotonic clock.
+    its `min_run_gap` or `quiet_period`. Alarms are computed from the database's time, and awaited by a monotonic clock.
 
     Every `sweep_interval`, a sweep reads from the database which DAGs have queued events and when timed runs are due.
-    So the sweep finds events whose wake-up was lost. A sweep also compares the database's clock with the host's clock.
-    If one of the clocks was set, the sweep makes all timed DAGs ready for a look.
+    So the sweep finds events whose wake-up was lost. If the clock of the database or of the host was set, the sweep
+    makes all timed DAGs ready for a look.
 
     Args:
         wakeups: By default `database.wakeups`.
@@ -144,8 +143,7 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run matters only to a DAG that waited for it at its last look. So leave out the other
-                # DAGs. If events were queued for one of them since its last look, `EVENTS_QUEUED` makes it ready.
+                # The end of a run matters only to a DAG that waited for it at its last look.
                 dag_ids &= self._waits_for_end
             self._ready.add(sorted(dag_ids - {ALL}))
 
@@ -173,8 +171,8 @@ class Scheduler:
         """Create the runs of one chunk of the ready DAGs. A DAG with more due runs stays ready."""
         if self._sweep_due:
             await self._sweep()
-        # Nearly every DAG that the clock makes ready gets a run, and one transaction creates at most `_limit` runs. So
-        # take at most `_limit` of these DAGs: more would be read for nothing.
+        # One transaction creates at most `_limit` runs, and nearly every DAG that the clock makes ready gets a run. So
+        # reading more than `_limit` of these DAGs would be useless.
         chunk, by_clock = self._ready.take(_MAX_DAGS, by_clock=self._limit)
         if not chunk:
             return
@@ -192,10 +190,9 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # If the database's clock was set, a DAG with an alarm far ahead may be due now, though no row has changed. If
-        # the host's clock was set, timetables may have computed answers from a wrong time. In both cases, look at all
-        # timed DAGs again. The first sweep looks at all of them too, because a clock may have been set while no
-        # scheduler ran.
+        # Look at all timed DAGs again if a clock was set. With another database clock, a DAG may be due long before its
+        # alarm. With a wrong host clock, timetables may have answered wrongly. The first sweep looks at all timed DAGs
+        # too, because a clock may have been set while no scheduler ran.
         ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None

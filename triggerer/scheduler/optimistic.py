@@ -34,8 +34,8 @@ class OptimisticPlanner:
     A plan with a lock takes three round trips, and one more for each run.
 
     The runs are created only if the DAG's row has not changed since the look. The row changes with every plan that
-    creates a run, and with every change of the DAG. An event that arrives, or a run that ends, does not change the row:
-    a planned run stays right in both cases.
+    creates a run, and with every change of the DAG. It does not change when an event arrives or a run ends, because the
+    planned run is still right then.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
@@ -46,8 +46,7 @@ class OptimisticPlanner:
         """Create the DAG's run if exactly one run is due and this run is event-driven; return the plan.
 
         Returns:
-            None if a transaction with a lock must plan the DAG, for example because a timed run is due. In this case
-            nothing was written.
+            None: nothing was written, and the DAG must be planned under a lock, for example because a timed run is due.
 
         Raises:
             StoreError: The database failed, and no run was created. After `OutcomeUnknown`, the run may exist.
@@ -169,8 +168,7 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
 def _with_created(found: Look, created: dict[str, int]) -> Look:
     """Mark a DAG for another look if fewer runs were created than planned.
 
-    A planned run is not created if the DAG already has a run with the same id. If the planned run is event-driven, its
-    events are then still queued, so another look is needed.
+    A planned run is not created if the DAG already has a run with the same id. Its events, if any, are still queued.
     """
     is_short = created.get(found.dag_id, len(found.runs)) < len(found.runs)
     return replace(found, is_cut_short=True) if is_short else found

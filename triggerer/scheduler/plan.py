@@ -22,8 +22,8 @@ from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
-# Counting of the queued events of an asset stops at 1,000. If more events are queued, and the DAG has `events_per_run`,
-# there may be more runs to create. So the scheduler looks at the DAG again once it has created the first runs.
+# A snapshot counts at most 1,000 queued events of each asset. If there are more, and the DAG has `events_per_run`, the
+# scheduler looks at the DAG again once it has created the first runs.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 
@@ -103,13 +103,10 @@ def evaluate(
 def _runs_per_round(limit: int, dags: int) -> list[int]:
     """Return how many runs to look for in the first round, and in a second round for DAGs with more due runs.
 
-    In the first round, each DAG gets an equal part of the limit. The part is at least 2 runs, to see if a second run is
-    due.
+    In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due.
 
-    A single round would have to look for `limit` runs of each DAG, because the other DAGs may have no due runs. A look
-    asks the timetable for each run, and most of these runs would not be created. We measured a single round of 32 DAGs
-    with a limit of 32: each timetable was asked for 32 runs, and one run of each DAG was created. The calls of the
-    timetables took half of the plan's time.
+    A single round would have to look for `limit` runs of each DAG, although most of them would not be created. Each of
+    these runs is a call of a timetable. With 32 DAGs and a limit of 32, the calls took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
@@ -168,8 +165,8 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
             interval=interval,
             partition_key=run.partition_key,
         )
-        # Give each run a later `run_after` than the run before. A run's id is made from `run_after`, so the id is free
-        # at the first try. This also keeps the runs in the order of their events.
+        # Each run gets a later `run_after` than the run before it. So their ids, which contain `run_after`, differ, and
+        # the runs stay in the order of their events.
         least = made.run_after + _TICK
         created += 1
     has_scheduled = any(run.run_type is RunType.SCHEDULED for run in found.runs)

@@ -67,8 +67,8 @@ class RecordedEvent:
 class ClockSetBack:
     """The moment at which the database's clock was set back.
 
-    An event that was recorded before this moment may have a timestamp that is later than this moment. The caller of
-    `replay` has already replaced such timestamps.
+    Events that were recorded before this moment may have later timestamps. The caller of `replay` must have replaced
+    such timestamps.
     """
 
     after_id: int
@@ -102,7 +102,7 @@ class Replayed:
 def assets_waited_for(
     schedule: Schedule | None, members: Mapping[str, frozenset[Asset]]
 ) -> frozenset[Asset]:
-    """Return the assets whose events count for a schedule, directly or through an alias."""
+    """Return the assets that a schedule names, directly or through an alias."""
     condition = condition_of(schedule)
     if condition is None:
         return frozenset()
@@ -236,8 +236,7 @@ class _Replay:
                 WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
                 for number, (asset, waiting) in enumerate(self.queue.items())
             ),
-            # In a replay each run is created when it is due, so the scheduler never misses a run. Therefore
-            # `catchup=True` adds no run. `CachedTimetable` needs it.
+            # `CachedTimetable` needs `catchup=True`. It adds no run, because a replay never misses a run.
             restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
             # Each run ends at once.
             max_active_runs=MOST_RUNS,
@@ -299,10 +298,7 @@ class _Replay:
 
 @dataclass(slots=True)
 class _TimedReplay(_Replay):
-    """Replays a DAG whose runs depend on its timetable alone: one look finds all runs up to the end.
-
-    A look at the instant of each run took ten times as long.
-    """
+    """Replays a DAG whose runs depend only on its timetable. For speed, one look finds all runs up to the end."""
 
     def _pass_time(self, wake: datetime | None, until: datetime) -> datetime | None:
         while wake is not None and len(self.runs) < MOST_RUNS:

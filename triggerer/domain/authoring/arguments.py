@@ -85,8 +85,8 @@ class Arguments:
         because a session is started only for a task that names `spark`.
 
         Args:
-            names_assets: True for `@asset` functions: the parameter `context` receives a mapping of the context
-                arguments. Every other parameter that has no default, and that no run fills in, is the name of an asset.
+            names_assets: True for `@asset` functions. Their parameter `context` receives a mapping of the context
+                arguments. Each further parameter without a value is the name of an asset.
             internal: Names that a run fills in for our own functions, in addition to `CONTEXT_ARGUMENTS`.
         Raises:
             DagError: The call does not fit the function, or it omits a parameter that has no default and that no run

@@ -75,10 +75,10 @@ class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
 
     The run fills in the function's parameters by name:
 
-    - `self` is the asset, and `context` is a mapping of everything that a run fills in. The mapping has `spark` only if
-      the function also names `spark`.
-    - The context arguments of tasks (`dag_run`, `params`, …) mean what they mean in a task.
-    - Any other parameter without a default is the asset of that name, which becomes an inlet.
+    - `self` is the asset.
+    - `dag_run`, `params` and the other context arguments are those of a task.
+    - `context` is a mapping of all context arguments. It has `spark` only if the function also has a parameter `spark`.
+    - Any other parameter without a default is the asset with the parameter's name. It becomes an inlet.
 
     Args:
         schedule: The DAG's schedule.
@@ -124,8 +124,8 @@ class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
         """Turn a function into a DAG of one task that makes several assets: `@asset.multi(schedule=, outlets=[…])`.
 
         Args:
-            schedule, dag_id, options: As in `@asset`, but `dag_id` defaults to the function's name. Without a schedule
-                the DAG runs by hand.
+            schedule, dag_id, options: As in `@asset`, but `dag_id` defaults to the function's name. Without a schedule,
+                all runs are triggered manually.
             outlets: At least one asset or alias. The function's `self` stands for all outlets.
         """
 

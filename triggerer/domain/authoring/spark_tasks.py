@@ -93,9 +93,9 @@ def SparkApplication(  # noqa: N802
 ) -> Task:
     """Add a task that submits a Spark application, and return the task. Call it inside `with DAG(...)`.
 
-    The task ends with the application, and fails if the application fails. The application's environment has
-    `TRIGGERER_DAG_ID`, `TRIGGERER_RUN_ID`, `TRIGGERER_TASK_ID` and `TRIGGERER_RUN_TOKEN`. The value of
-    `TRIGGERER_RUN_TOKEN` is the token of the task's output.
+    The task ends with the application, and fails if the application fails. The application's environment contains
+    `TRIGGERER_DAG_ID`, `TRIGGERER_RUN_ID`, `TRIGGERER_TASK_ID`, and the token of the task's output as
+    `TRIGGERER_RUN_TOKEN`.
 
     Args:
         application: A Python file or a jar: a path below the DAGs folder, an absolute path, or a URL that the cluster

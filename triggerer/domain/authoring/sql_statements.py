@@ -25,8 +25,8 @@ _SCRIPT: Final = re.compile(r"(?:[\w`]+\s*:\s*)?BEGIN\b(?!\s+TRANSACTION)", re.I
 def split_statements(sql: str) -> list[str]:
     """Return the statements without the `;` between them. Statements without any code are left out.
 
-    A `;` in quotes or in a comment ends no statement. From `BEGIN` of a script (`BEGIN … END`) on, the rest of the text
-    is one statement.
+    A `;` in quotes or in a comment ends no statement. A script (`BEGIN … END`), with everything after it, is one
+    statement.
 
     Raises:
         DagError: A quote or a comment is not closed.

@@ -58,12 +58,11 @@ def merge(
     """Merge the definitions of the files. If two files contradict each other, all definitions of one are left out.
 
     A file that owns a definition in force wins over a file that owns none. So a new file never replaces a definition of
-    an older file. If both files own one, or neither does, the path that sorts first wins. The file that loses is listed
-    among the conflicts.
+    an older file. Otherwise, the path that sorts first wins.
 
     Args:
-        unusable: Files that exist but cannot be used now. Their DAGs stay in force. If another file also defines one of
-            these DAGs, that other file is left out.
+        unusable: Files that exist but cannot be used now. Their DAGs stay in force. Another file that defines one of
+            these DAGs is left out.
     """
     usable = [file for file in files if not file.is_broken]
     ordered = sorted(usable, key=lambda file: (-_defines_incumbent(file, incumbents), file.path))
@@ -99,7 +98,7 @@ def merge(
 def files_with_lost_definitions(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the files among `paths` that lost a definition in force, if the definition is in no other file now.
+    """Return the files among `paths` from which a definition in force has vanished, without moving to another file.
 
     Args:
         files: All files of the folder. Broken files are never returned, because their definitions stay in force.
@@ -131,10 +130,10 @@ def _defines_incumbent(file: ParsedFile, incumbents: Incumbents) -> bool:
 def _add_asset(
     assets: dict[AssetKey, tuple[ParsedAsset, str]], key: AssetKey, asset: ParsedAsset, path: str
 ) -> None:
-    """Add an asset of a file. If several files have the asset, the file that defines it wins over files that import it.
+    """Add an asset of a file. The file that defines the asset wins over files that import it.
 
-    The result must not depend on the order of the files. If it did, each parse could store another version of the
-    asset.
+    The rank makes the result independent of the order of the files. Otherwise, each parse could store another version
+    of the asset.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:

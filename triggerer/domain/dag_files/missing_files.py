@@ -12,7 +12,7 @@ class MissingFiles:
     """The known files that the folder lacks at present."""
 
     away: dict[str, datetime] = field(default_factory=dict)
-    """When each file went missing, by path. The files' definitions stay, because somebody may be replacing a file."""
+    """When each file went missing, by path. The files' definitions stay, because the files may come back."""
     deleted: frozenset[str] = frozenset()
     next_in: timedelta | None = None
     """The time until the next file of `away` counts as deleted; None: `away` is empty."""
@@ -33,8 +33,8 @@ def judge_missing(
         missing_since: When each file went missing, as stored, by path; None: the file went missing just now.
         now: The present instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
-        gone_for: How long ago this process first missed each file, by path. While the store was unavailable, a file may
-            have come back and gone again. Then `missing_since` is too early, and `gone_for` is right.
+        gone_for: How long ago this process first missed each file, by path. `missing_since` may be too early: the file
+            may have come back, and gone again, while the store was unavailable.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

@@ -1,8 +1,7 @@
 """Decides how long a stream that was never read stays closed. No I/O.
 
-As soon as a stream is open, the messages that its watchers resolve are committed at the broker. A further watcher,
-whose DAG file has not been read yet, never sees those messages. So a new stream waits until all DAG files that were
-seen have been read.
+An open stream commits the messages that its watchers have processed. A watcher whose DAG file is read later would miss
+those messages. So a new stream is opened only when all DAG files that were found have been read.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ def closings(
             None: the stream is not closed.
         new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
-        is_start: True if the DAG processor reads files for the first time after its start. In this case, all streams of
-            `never_claimed` are closed, because the former DAG processor may have ended before it had read all files.
+        is_start: True if the DAG processor has just started. All streams of `never_claimed` are then closed, because
+            the previous DAG processor may have ended before it had read all files.
         now: The database's time.
         limit: The longest time that a stream stays closed, in case the DAG processor hangs or dies.
     """

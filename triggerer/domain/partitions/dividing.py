@@ -1,7 +1,7 @@
 """Assigns events to the runs of partition keys, and decides when a run may start. No clock, no database.
 
-An event can belong to the runs of several keys, and has one share in each. A roll-up is a mapper by which one run waits
-for several event keys, called parts. For example, the run of a day waits for 24 hours.
+An event can belong to the runs of several keys. The event then has one share for each of these keys. A roll-up is a
+mapper with which one run waits for several event keys, called parts. For example, the run of a day waits for 24 hours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey, RowRefused
 
 _COMPUTING: Final = (DagError, RowRefused, ValueError, ArithmeticError)
-"""The errors of mappers for keys that their authors did not foresee, such as a year out of range."""
+"""The errors that a mapper may raise for an unexpected key, such as a year out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,7 @@ class Share:
     partition_key: str
     event: KeyedEvent
     part: str
-    """The event's partition key, if the run waits for events with several keys (a roll-up). "": one event is enough for
-    the run.
-    """
+    """For a roll-up: the event's partition key, which is one of the keys that the run waits for. Otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An event key that a run waits for, and that has arrived."""
+    """An event key that has arrived for the run of a partition key."""
 
     asset_id: int
     asset_name: str
@@ -94,7 +92,10 @@ class Partitioner:
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:
-        """Return the shares of the first events: at most `most` shares, or more if the first event alone has more."""
+        """Return the shares of the first events, at most `most`. All shares of one event are returned together.
+
+        So if the first event alone has more than `most` shares, more are returned.
+        """
         shares: list[Share] = []
         divided: list[int] = []
         refused: dict[int, str] = {}

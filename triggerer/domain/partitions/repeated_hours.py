@@ -1,4 +1,4 @@
-"""Warns of key formats that give two hours the same key, in the night when clocks are set back."""
+"""Finds key formats that give two hours the same key in the night when clocks are set back."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which clocks show the time when one part of the day begins, such as 02:00.
+        """Return both instants of the first repeated clock time at which a part of the day begins, such as 02:00.
 
         Args:
-            part: The length of the parts into which windows divide a day.
+            part: The length of the parts, such as an hour.
         Returns:
             The earlier instant and the later one; empty if no part begins in the repeated time.
         """
@@ -60,7 +60,7 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield a warning for each of a DAG's key formats that gives two hours one key when clocks are set back.
+    """Yield a warning for each of a DAG's key formats that gives two hours the same key when clocks are set back.
 
     Args:
         now: The search for the next night with clocks set back begins at this instant.
@@ -153,10 +153,7 @@ def _of_mapper(mapper: PartitionMapper, now: datetime) -> Iterator[str]:
 
 
 def _written(mapper: TemporalMapper, overlap: _Overlap, part: timedelta) -> set[str]:
-    """Return the event keys of the two parts that begin at one clock time: two keys, or one if the keys are equal.
-
-    Empty: no two parts begin at one clock time.
-    """
+    """Return the event keys of the two parts that begin at a repeated clock time. Empty: there are no such parts."""
     return {mapper.key_at(begins) for begins in overlap.beginnings(part)}
 
 

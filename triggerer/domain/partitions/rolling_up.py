@@ -176,11 +176,12 @@ class FanOutMapper(PartitionMapper):
     Args:
         upstream_mapper: Maps the key of an event to the key of the period.
         window: Lists the parts of the period.
-        downstream_mapper: Writes the keys of the parts, if it is a `StartOf…Mapper`. With any other mapper, each part's
-            text is its key. None: the mapper of the window's usual parts (hours of a day, days of a week or month,
-            months of a quarter or year).
+        downstream_mapper: A `StartOf…Mapper` that writes the keys of the parts. With any other mapper, each part's text
+            is its key. None: the mapper of the window's usual parts (hours of a day, days of a week or month, months of
+            a quarter or year).
     Raises:
-        DagError: The window does not fit the mapper, as in `RollupMapper`, or has no usual parts.
+        DagError: The window does not fit the mapper: a `DayWindow` needs periods of time, a `SegmentWindow` fixed keys.
+            Or the window has no usual parts.
     """
 
     upstream_mapper: PartitionMapper

@@ -1,4 +1,4 @@
-"""Policies that say how long a roll-up waits. By a roll-up, one run waits for several event keys, called parts."""
+"""Policies that say how long a roll-up waits. In a roll-up, one run waits for several event keys, called parts."""
 
 from __future__ import annotations
 
@@ -73,8 +73,7 @@ class MinimumCount(WaitPolicy):
 class WaitUntil(WaitPolicy):
     """Waits for all parts; after `patience`, `minimum` parts are enough.
 
-    `patience` counts from the end of the period. Segments (`SegmentWindow`) have no period, so `patience` counts from
-    the first event.
+    `patience` counts from the end of the period, or from the run's first event with a `SegmentWindow`.
     """
 
     patience: timedelta

@@ -25,7 +25,7 @@ _OURS: Final = re.compile(r"^triggerer\.errors\.\w+: ")
 _GROUP: Final = ("+ ", "| ")
 _GROUP_MARGIN: Final = re.compile(r" *[|+] ")
 _CUT: Final = "… "
-"""A stored error that is very long has lost its middle. A line that starts with this text shows where."""
+"""The start of the line that replaces the middle of a very long stored error."""
 
 
 def one_line(error: str | None) -> str | None:

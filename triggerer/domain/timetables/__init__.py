@@ -1,7 +1,6 @@
-"""Timetables say when runs are due. Each module has one kind of timetable. DAG files import `triggerer.timetables`.
+"""Timetables say when runs are due. DAG files import them from `triggerer.timetables`.
 
-Names are imported on first use. Most commands need only one timetable, and should not wait for the import of the other
-timetables or of the cron parser.
+Names are imported on first use, so that commands do not wait for the import of every timetable and of the cron parser.
 """
 
 from __future__ import annotations

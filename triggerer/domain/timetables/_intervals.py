@@ -40,8 +40,7 @@ def next_interval(
 ) -> DagRunInfo | None:
     """Return the run for the interval after the last run's interval, or for the first interval; None: no such interval.
 
-    The scheduler calls this function after each run, and a cron expression needs a tenth of a millisecond for each
-    bound. So no bound is computed without need.
+    A cron expression needs a tenth of a millisecond for each bound, so no bound is computed without need.
 
     Args:
         last: The data interval of the last run; None: there was no run.
@@ -49,8 +48,7 @@ def next_interval(
         over: Returns the start of the last interval that has ended. Earlier intervals are skipped. None: skip no
             interval.
     """
-    # The last run may come from an earlier schedule of the DAG. So its interval may end inside an interval of the
-    # present schedule.
+    # `last.end` is no bound if the DAG had another schedule when the last run was created.
     start = None if last is None else bounds.at_or_before(last.end)
     end: datetime | None = None
     if over is not None:
@@ -61,8 +59,8 @@ def next_interval(
                 start, end = made_up, None
     if earliest is not None and (start is None or earliest > start):
         start, end = bounds.at_or_after(earliest), None
-    # After a change to a coarser schedule, the interval at `start` may contain the start of the last run's interval.
-    # Then the last run counts as the run of the interval at `start`, and the next run is for the interval after that.
+    # The schedule may have changed to longer intervals, for example from hours to days. If the last run's hour lies in
+    # the day that begins at `start`, the run counts as the run of that day. The next run is for the next day.
     if last is not None and start is not None and start <= last.start:
         start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):

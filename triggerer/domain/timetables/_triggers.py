@@ -1,4 +1,4 @@
-"""Finds the next run of a timetable that runs at instants (ticks). A data interval of fixed length precedes each."""
+"""Finds the next run of a timetable that runs at instants (ticks). Each run covers a fixed time before its tick."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def next_tick(
         interval: The length of the data interval before the tick.
     """
     earliest = restriction.earliest
-    # A cron needs a tenth of a millisecond for each tick, and the scheduler calls this function after each run. So
-    # compute few ticks.
+    # A cron expression needs a tenth of a millisecond for each tick, so compute few ticks.
     if last is not None:
         tick = ticks.after(last.end)
     elif earliest is None:

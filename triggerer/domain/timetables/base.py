@@ -25,7 +25,7 @@ class TimeRestriction(NamedTuple):
     """The limits that a DAG sets to its timetable.
 
     `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no limit. Without `catchup`,
-    a timetable also leaves out past runs. The timetable's class decides which past runs are left out.
+    a timetable also leaves out missed runs. Most timetables then keep only the last missed run.
     """
 
     earliest: datetime | None
@@ -94,29 +94,27 @@ class Timetable(ABC):
         due.
 
         Args:
-            last_automated_data_interval: The interval of the last run that the scheduler made; None: no such run. Runs
-                by hand and backfills do not count.
+            last_automated_data_interval: The interval of the last run that the scheduler created; None: no such run.
+                Manual runs and backfills do not count.
             restriction: The limits that the DAG sets.
         """
 
     @abstractmethod
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        """Return the data interval of a run that somebody starts by hand at `run_after`."""
+        """Return the data interval of a run that a user triggers at `run_after`."""
 
     def partition_key(self, interval: DataInterval) -> str | None:
         """Return the partition key of the run for this data interval; None: no key.
 
-        An event that the run emits gets this key, unless the task sets another.
-
-        The key must depend on the interval alone: a backfill that repeats a past run must get that run's key again.
+        An event that the run emits gets this key, unless the task sets another. The key must depend only on the
+        interval, because a backfill must find the key of a past run again.
         """
         return None
 
     def to_partition_date(self, key: str) -> datetime | None:
-        """Return the instant from which to search for the run with this key; None: keys do not name instants.
+        """Return the instant at which to search for the run with this key; None: keys do not name instants.
 
-        Only the first data interval that starts at this instant or later is tried. So choose the instant such that
-        `partition_key` returns `key` for that interval.
+        The first data interval that starts at this instant or later must be the interval with this key.
 
         Raises:
             InvalidPartitionKey: This timetable never writes such a key.
@@ -160,7 +158,7 @@ def in_utc(
 ) -> tuple[DataInterval | None, TimeRestriction]:
     """Return both arguments with their instants in UTC.
 
-    In another zone, Python would add a `timedelta` to the clock's time, which is wrong across a clock change.
+    In other zones, adding a `timedelta` gives a wrong instant across a clock change.
 
     Raises:
         DagError: One of the instants is naive.

@@ -113,8 +113,8 @@ class AllOf(_Several):
     ) -> datetime | None:
         """Return the next instant that all timetables share, in the direction of `step`.
 
-        Each timetable names its next instant. The search goes on to the farthest of these instants, because no nearer
-        instant can be common to all timetables.
+        Each round asks all timetables for their next instant, and continues at the farthest of these instants. No
+        nearer instant can be common to all timetables.
         """
         with _looking() as may_look:
             while may_look():

@@ -21,14 +21,12 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 @dataclass(frozen=True, slots=True)
 class EventsTimetable(HasTicks):
-    """A run at each instant of a list. The data interval is only that instant.
-
-    Without catch-up, `next_dagrun_info` names no instants in the past.
+    """A run at each instant of a list. The data interval is only that instant. Without catch-up, no run is in the past.
 
     Args:
         event_dates: Aware instants in any order. Repetitions are ignored.
-        restrict_to_events: True: a run by hand covers the last instant of the list that has passed, or the first
-            instant if none has passed. False: a run by hand covers the moment at which somebody starts it.
+        restrict_to_events: True: a manual run covers the last instant of the list that has passed, or the first instant
+            if none has passed. False: a manual run covers the moment at which it is triggered.
         description: A text for people; None: the number of instants, the first and the last.
     Raises:
         DagError: A value is no aware datetime.

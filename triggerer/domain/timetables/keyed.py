@@ -16,12 +16,10 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True)
 class Keyed(DerivedTimetable):
-    """Gives each run of a timetable a partition key: the start of its data interval.
-
-    The events of the run's tasks have the run's key, too.
+    """Gives each run of a timetable a partition key: the start of its data interval. The run's events get the key too.
 
     Args:
-        timezone: The zone in which the key shows the start.
+        timezone: The zone of the time in the key.
         key_format: A format of `strftime` that may also contain `{quarter}`. With `%z`, two runs in an hour that the
             clock shows twice have different keys.
     Raises:

@@ -1,4 +1,4 @@
-"""A timetable without runs: people start each run by hand."""
+"""A timetable without runs: all runs are triggered manually."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class PartitionedAssetTimetable(Timetable):
-    """Makes a run for a partition key once the key's events make the asset expression true.
+    """A run for each partition key, once the key's events make the asset expression true.
 
-    Mappers turn the key of an event into keys of runs. Time makes no runs.
+    Mappers turn the key of an event into the keys of runs.
 
     Args:
         assets: An asset, an expression, or a list, which means all of its assets.

@@ -66,7 +66,7 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Lets each data interval begin `window`, for example 30 days, before its end. The runs keep their instants."""
+    """Gives each data interval the length `window`, such as 30 days. Its end and the time of the run do not change."""
 
     timetable: Timetable
     window: timedelta
@@ -88,9 +88,8 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # A run's logical date is the end of its interval in `timetable`, minus `window`. The interval therefore ends
-        # between `start + window` and `end + window`, and starts at `end + window` at the latest. An interval that is
-        # longer than `window` may start before `start`.
+        # A run's logical date is the end of its interval in `timetable`, minus `window`. So that interval ends between
+        # `start + window` and `end + window`. It may start before `start` if it is longer than `window`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 
@@ -109,7 +108,7 @@ class RollingWindow(DerivedTimetable):
 class Consecutive(HasTicks):
     """A run at each instant of a timetable, for the time since the previous instant.
 
-    This class does for any timetable with fixed instants what `CronDataIntervalTimetable` does for a cron expression.
+    Like `CronDataIntervalTimetable`, but for any timetable with fixed instants.
     """
 
     timetable: HasTicks
@@ -189,7 +188,7 @@ class RollUp(Consecutive):
         if first is None:
             return None
         start, end = first.data_interval
-        # The last run may come from an earlier schedule of the DAG, so its interval may end inside this run's interval.
+        # The last run's interval may overlap if the DAG had another schedule then. Do not repeat its data.
         if last is not None:
             start = max(start, last.end)
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))

@@ -1,4 +1,4 @@
-"""Computes the delivery guarantee of a watcher from the facts that its trigger gives about its source."""
+"""Computes the delivery guarantee of a watcher from facts about the source that its trigger reads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from functools import total_ordering
 
 @total_ordering
 class Guarantee(Enum):
-    """The number of asset events that one message can produce. The strongest guarantee is last."""
+    """How often the asset events of one message are created. The strongest guarantee is last."""
 
     AT_MOST_ONCE = "at_most_once"
-    """One or none: a failure loses the messages in flight."""
+    """Once or never: a failure loses the messages in flight."""
     AT_LEAST_ONCE = "at_least_once"
-    """One or several: after a failure the messages in flight are delivered again."""
+    """Once or several times: after a failure the messages in flight are delivered again."""
     EFFECTIVELY_ONCE = "effectively_once"
-    """One: a repeated message is recognised by its key."""
+    """Once: a repeated message is recognised by its key."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, Guarantee):
@@ -56,9 +56,8 @@ class DeliveryFacts:
     """The facts that a trigger knows about its source, settings and producer. The trigger leaves out unknown facts.
 
     Attributes:
-        is_acknowledged: True if the source repeats a message until the message's events are durable. Either the source
-            gets the acknowledgement after the events are durable, or the position is stored in the transaction of the
-            events.
+        is_acknowledged: True if a message is repeated until its events are durable. Either the source gets the
+            acknowledgement only then, or the position is stored in the transaction of the events.
         because: The reason for `is_acknowledged`, for people: a sentence without its full stop.
         key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
         key_changes: Why a repeated message may have another key. None: a repeated message has the same key.
@@ -69,16 +68,16 @@ class DeliveryFacts:
             visibility timeout, an ack deadline. None: the source does not redeliver, or unknown.
         is_renewed: True if the producer extends `redelivers_after` while a message is in flight.
         renewed_for: The longest time for which the producer extends `redelivers_after`. None: as long as necessary.
-        drops_after: The number of failed deliveries after which the source drops a message. None: never.
+        drops_after: The source drops a message after this number of failed deliveries. None: never.
         has_dead_letters: True if the source has a place for the messages that it drops. None: it drops none, or
             unknown.
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target. If the target is
             missing, the warning shows this key. None: no such key.
         findings: Further facts. A finding with `most` can lower the guarantee.
-        source: The name of the source, if the source divides its messages among its readers, as a queue does. All
-            spellings of the trigger's arguments give the same name. If two streams have the same name here, a warning
-            says so. A stream of several sources has several names. None: the name is unknown, or it is not needed
-            because equal sources always have equal stream keys.
+        source: The name of a source that divides its messages among its readers, as a queue does. `triggerer check`
+            warns if two streams read the same source. The name must not depend on the spelling of the trigger's
+            arguments. A stream of several sources has several names. None: unknown, or not needed because equal sources
+            always have equal stream keys.
     """
 
     is_acknowledged: bool

@@ -1,8 +1,8 @@
 """The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
 
 A log is a source that can be read again from any position. A lane is one sequence of messages in a log: in Kafka, one
-partition of a topic. A watcher falls behind when it fails a message that other watchers accepted. From then on it reads
-the lane alone, from its own position.
+partition of a topic. A watcher falls behind when it misses a message that another watcher has processed. From then on,
+it reads the lane alone, from its own position.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ class PositionChange:
     rewound_to: Position | None = None
     """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to the position.
 
-    A broker that has not advanced to this position may deliver an earlier message. The watcher is then rewound
-    further, to the earlier message.
+    Until then, the broker may deliver an even earlier message. The watcher is then rewound to that message.
     """
 
 
@@ -161,10 +160,9 @@ class Cut(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
-    """Return the cuts in the attribute `used` of a log's incarnation; empty if the incarnation has no such attribute.
+    """Return the cuts that an incarnation lists in its attribute `used`. Empty: there is no such attribute.
 
-    A log keeps its incarnation after a cut, so positions from before and after the cut can be compared. A producer that
-    knows of cuts gives this attribute to the incarnation. The store does not keep the attribute.
+    A log keeps its incarnation after a cut. Only producers add the attribute, and the store does not keep it.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used
@@ -173,9 +171,8 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
 def cut_after(position: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `position` was recorded; None: no such cut.
 
-    A cut counts if `incarnation` records it, but the incarnation of `position` does not. Cuts below `position` do not
-    count: the log must have reused a number at or above that of `position`. After a cut that counts, a watcher at
-    `position` may have read messages that were lost later. Or it may be about to read the messages that replaced them.
+    A cut counts if two things are true: `incarnation` lists it, but the incarnation of `position` does not. And the log
+    has reused the number of `position`, or a higher one.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 
@@ -183,8 +180,7 @@ def cut_after(position: Position, incarnation: Any) -> Position | None:
 def cut_before(position: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut at or before `position`; None: no such cut.
 
-    Only cuts that count for `cut_after` are considered. After such a cut, the log no longer has the message that was at
-    `position`.
+    Only cuts that count for `cut_after` are considered. They removed the message that was at `position`.
     """
     cuts = [one for one in _unknown_at(position, incarnation) if one.since <= position[1]]
     return _first(cuts, incarnation)

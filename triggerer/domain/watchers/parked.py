@@ -43,8 +43,8 @@ class SetAside:
     traceback: str | None
     parked_at: datetime
     was_stored: bool = False
-    """True if the watcher read the message from the store. Such a message is not parked if its row is gone from the
-    store: then an operator has discarded the message."""
+    """True if the watcher read the message from the store. If its row is gone by now, an operator has discarded the
+    message, and the message is not parked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
-"""Finds occurrences that nobody was told about, queues messages about them, and sends the messages.
+"""Finds occurrences, queues messages about them, and sends the messages.
 
 An occurrence is news about a watcher or a DAG, such as a failure. A target is a receiver of messages, such as a chat.
 
-Guarantee: a target gets the message about an occurrence at least once. The transaction that marks an occurrence as told
-also queues its message. So a crash loses no message, and only one of several instances makes a message. A target may
-get a message twice if the process dies, or is stopped, between the sending and the commit that deletes the message. A
-message is lost only if its target refuses it for a day, or if more than 200 newer messages wait for that target.
+Guarantee: a target gets the message about an occurrence at least once. One transaction records the occurrence as
+reported and queues its message. So a crash loses no message, and only one of several instances queues it. A target gets
+a message twice if the process ends between the sending and the commit that deletes the message. A message is lost only
+if its target refuses it for a day, or if more than 200 newer messages wait for that target.
 
-The scheduler's process runs the notifier. No other part waits for it. The notifier looks for occurrences when runs have
-ended, and every `heartbeat_sec` of `[scheduler]`.
+The scheduler's process runs the notifier. No other part waits for it. The notifier searches for occurrences when runs
+have ended, and every `heartbeat_sec` of `[scheduler]`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _FORGET_EVERY: Final = timedelta(hours=1)
 
 
 class Notifier:
-    """Tells people about occurrences, with one child process for each sending.
+    """Notifies people of occurrences, with one child process for each sending.
 
-    Several notifiers may work on one database: a lock and claims in the store keep them apart.
+    Several notifiers may work on one database, because they lock and claim in the store.
 
     Args:
-        events: The kinds of occurrences to tell about.
+        events: The kinds of occurrences to report.
         get_urls: Returns the URLs of the targets by their names. It is called before each sending.
         get_writer: Returns the writer of the messages.
         look_every: How often to search the store for occurrences if no run has ended.
@@ -112,7 +112,7 @@ class Notifier:
     async def queue_messages(self) -> int:
         """Queue messages about the occurrences to report now; return how many messages each target gets."""
         async with self._database.reading() as session:
-            # Look without a lock first: usually there is nothing to tell, and nothing to write.
+            # Search without a lock first: usually there is nothing to report, and nothing to write.
             decision = await self._decide(session, await database_now(session))
         is_time_to_forget = anyio.current_time() >= self._forget_at
         if not (decision.single or decision.digest or is_time_to_forget):

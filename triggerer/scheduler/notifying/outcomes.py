@@ -27,7 +27,7 @@ def delay_after(attempts: int) -> timedelta:
 
 
 class Outcomes:
-    """Stores outcomes of messages. A target that fails is logged once, and again when it accepts messages."""
+    """Stores outcomes of messages. Logs once that a target fails, and once that it accepts messages again."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,15 +1,13 @@
 """The instants that a cron expression names in a time zone.
 
-croniter parses the expression, and finds its next date and time on a clock without a time zone. This module decides
-which instants such a date names when clocks change. The rules agree with Airflow on ordinary clock changes:
+croniter finds the dates of an expression: local times without a time zone. This module turns the dates into instants.
+When clocks change, a date may occur twice, or may be skipped. The rules are those of Airflow for ordinary changes:
 
-- If the field of hours is `*`, an instant is named whenever the local clock shows a matching time. A time that occurs
-  twice gives two instants, and a time that is skipped gives none.
-- Otherwise each date gives one instant. If the time of a date occurs twice, the second occurrence counts. All dates in
-  a skipped hour together give one instant: the time of the first date, moved by the length of the gap. So "02:30 each
-  day" is always once a day.
+- If the field of hours is `*`, a date that occurs twice gives two instants. A skipped date gives none.
+- Otherwise, a date that occurs twice gives only the later instant. All skipped dates together give one instant: the
+  first of them, moved by the length of the gap. So "02:30 each day" is always once a day.
 
-Each expression thus has one set of instants. `Cron.after` and `Cron.before` step through it in opposite directions.
+`Cron.after` and `Cron.before` step through these instants in opposite directions.
 """
 
 from __future__ import annotations
@@ -140,8 +138,7 @@ class Cron:
     def _offsets_around(self, instant: datetime) -> tuple[timedelta, timedelta]:
         """Return the least and the greatest UTC offset of the zone near the instant.
 
-        Near means: at a distance of at most the length of a clock change. If no clocks change near the instant, the two
-        offsets are equal.
+        Near means: no farther away than the length of the clock change. Without a clock change, both offsets are equal.
         """
         if self.zone is UTC:
             return timedelta(0), timedelta(0)

@@ -24,14 +24,13 @@ MOST_OFFSET: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class CronPartitionTimetable(HasTicks):
-    """A run at each instant of the expression. The run is for one partition, the time between two such instants.
+    """A run at each instant of the expression. Its data interval is one partition: the time between two instants.
 
-    The data interval is the partition. The partition key shows the interval's start, in `timezone`. The events of the
-    run's tasks have this key, too.
+    The partition key shows the interval's start, in `timezone`. The run's events get this key too.
 
     Args:
-        run_offset: The number of instants from the run to the partition's start. With -1, a run covers the interval
-            that has just ended; with 0 or None, the interval that begins.
+        run_offset: How many instants after the run its partition starts. With -1, a run covers the interval that has
+            just ended; with 0 or None, the interval that begins.
         run_immediately: See `CronTriggerTimetable`.
         key_format: A format of `strftime` for the partition's start. It may also contain `{quarter}`. With `%z`, two
             runs in an hour that the clock shows twice have different keys.
