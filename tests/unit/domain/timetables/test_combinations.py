@@ -21,6 +21,7 @@ from triggerer.timetables import (
     DagRunInfo,
     DataInterval,
     Delayed,
+    DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     EventsTimetable,
     Except,
@@ -170,9 +171,37 @@ def test_consecutive_is_to_any_instants_what_data_intervals_are_to_cron() -> Non
 
 def test_delayed_runs_later_for_the_same_interval() -> None:
     late = Delayed(CronDataIntervalTimetable("@daily", timezone="UTC"), 3 * HOUR)
-    assert ask(late, "2026-03-10 01:00") == ("03-10 03:00", "03-09 00:00", "03-10 00:00")
+    # At 01:00, the run that was due last is the one of yesterday 03:00.
+    assert ask(late, "2026-03-10 01:00") == ("03-09 03:00", "03-08 00:00", "03-09 00:00")
+    assert ask(late, "2026-03-10 03:00") == ("03-10 03:00", "03-09 00:00", "03-10 00:00")
     assert ask(late, "2026-03-10 01:00", ("2026-03-09", "2026-03-10"))[0] == "03-11 03:00"
     assert late.infer_manual_data_interval(run_after=at("2026-03-10 01:00")).end == at("2026-03-10")
+
+
+@pytest.mark.parametrize(
+    "timetable",
+    [
+        CronDataIntervalTimetable("@hourly", timezone="UTC"),
+        CronTriggerTimetable("@hourly", timezone="UTC"),
+        DeltaDataIntervalTimetable(HOUR),
+        DeltaTriggerTimetable(HOUR),
+    ],
+    ids=lambda timetable: type(timetable).__name__,
+)
+def test_a_delay_that_is_longer_than_an_interval_drops_no_run(timetable: Timetable) -> None:
+    """In an earlier version, each run in the delay counted as missed: with two hours, every second run was dropped."""
+    late = Delayed(timetable, 2 * HOUR + timedelta(minutes=30))
+    free = TimeRestriction(None, None, catchup=False)
+    with time_machine.travel(at("2026-03-10 01:00"), tick=False) as clock:
+        last = None
+        starts = []
+        for _ in range(6):
+            info = late.next_dagrun_info(last_automated_data_interval=last, restriction=free)
+            assert info is not None
+            clock.move_to(max(info.run_after, at("2026-03-10 01:00")))
+            last = info.data_interval
+            starts.append(info.run_after)
+    assert [after - before for before, after in pairwise(starts)] == [HOUR] * 5
 
 
 def test_a_rolling_window_ends_with_each_run_and_is_as_long_as_asked() -> None:
