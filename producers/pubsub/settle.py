@@ -96,7 +96,7 @@ class Settler:
         self._waiting = 0
         """The number of ids that wait for a request."""
         self._awaited = 0
-        """The number of requests under way. A request that waits for its repeat does not count."""
+        """The number of requests under way. A failed request that waits for its next attempt does not count."""
         self._may_go_on = anyio.Event()
         self.error: BrokerError | None = None
         self._stalled_since: float | None = None

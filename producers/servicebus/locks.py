@@ -150,7 +150,7 @@ class MessageLocks:
         return self._locked.get(locked.delivery.sequence_number) is locked
 
     def lose(self, locked: LockedMessage) -> None:
-        """Drop a lost lock. The message comes again, and its idempotency key absorbs the repeat of stored events."""
+        """Drop a lost lock. The message comes again."""
         logger.info(
             "%s: the lock on message %s is lost; the message comes again",
             self._calls.what,

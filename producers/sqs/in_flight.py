@@ -127,9 +127,10 @@ class InFlight:
         return group[group.index(delivery) + 1 :] if delivery in group else ()
 
     def repeat(self, delivery: Delivery) -> list[Delivery]:
-        """Replace the deliveries of a message and of later messages of its group. Return the new deliveries, in order.
+        """Prepare a message and the later messages of its group to be yielded again. Return their new deliveries, in
+        order.
 
-        Outcomes of the old deliveries are ignored. All messages stay invisible to other receivers, and SQS counts no
+        Outcomes of the old deliveries are ignored. The messages stay invisible to other receivers, and SQS counts no
         delivery.
         """
         again = {one: one.repeated() for one in (delivery, *self.behind(delivery))}
