@@ -26,8 +26,7 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _switch(value: Any) -> Any:
-    """Convert the strings "true" and "false", which an environment variable may contain. Leave other values
-    unchanged."""
+    """Convert "true" and "false", which an environment variable may contain, and return other values unchanged."""
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 

@@ -127,8 +127,7 @@ class InFlight:
         return group[group.index(delivery) + 1 :] if delivery in group else ()
 
     def repeat(self, delivery: Delivery) -> list[Delivery]:
-        """Prepare a message and the later messages of its group to be yielded again. Return their new deliveries, in
-        order.
+        """Return new deliveries, in order, for a message and the later messages of its group, to yield them again.
 
         Outcomes of the old deliveries are ignored. The messages stay invisible to other receivers, and SQS counts no
         delivery.
