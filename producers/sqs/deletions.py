@@ -78,7 +78,7 @@ class Deletions:
         Args:
             mark_gone: Called after each answer with the messages that are deleted, or cannot be deleted.
         Raises:
-            BrokerUnavailable: A message could not be deleted for `unavailable_after_s`. Time in which SQS throttles
+            BrokerUnavailable: A message could not be deleted for `unavailable_after_s`. The time while SQS throttles
                 (`Throttled`) does not count.
             BrokerRefused: This identity may not delete messages.
         """

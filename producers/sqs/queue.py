@@ -90,7 +90,7 @@ def identity(queue: str, connection: Mapping[str, Any]) -> str:
     """Return the same identity for a queue's name and URL, if the connection's settings show that they are one queue.
 
     A URL becomes the queue's name if it contains the connection's account, and the connection's region or endpoint. Any
-    other URL is only normalized (see `canonical`), so its identity differs from that of the name.
+    other URL is only normalized (see `canonical`), and then the name and the URL have different identities.
 
     Args:
         connection: The keys and values of the connection's section.

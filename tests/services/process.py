@@ -29,8 +29,7 @@ class ServiceUnavailable(Exception):
 
 
 class ServiceError(Exception):
-    """The service is installed, but did not work as asked. The message contains the end of the service's log or
-    output."""
+    """The service is installed, but did not work as asked. The message contains the end of its log or output."""
 
 
 def free_ports(count: int) -> list[int]:

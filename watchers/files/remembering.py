@@ -15,8 +15,7 @@ from watchers.files.appeared import AppearedFile, SeenFile
 _SIZE: Final = 8
 """The bytes of a file's digest. Two of 100,000 files have equal digests with a probability of 1 in 3,000 million."""
 _MOST: Final = 90_000
-"""The most files; a file that fired for two patterns counts twice. The store accepts 1 MiB, and a file takes 11
-bytes."""
+"""The most files. A file that fired for two patterns counts twice. The store accepts 1 MiB: about 11 bytes per file."""
 
 
 class Memory:

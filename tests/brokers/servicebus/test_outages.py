@@ -62,8 +62,7 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(
 async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_nothing(
     requires_session: bool,
 ) -> None:
-    """At the first restart, some messages are settled and some are in flight. More messages are sent after each
-    restart."""
+    """At the first restart, some messages are settled and some are in flight. More are sent after each restart."""
     with open_servicebus(durable=True) as server:
         path = server.create("restarted", requires_session=requires_session, lock_s=5.0)
         gate = [True]

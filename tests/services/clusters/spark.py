@@ -14,8 +14,7 @@ from triggerer.worker.spark.sessions.classic import find_installation
 
 @dataclass(frozen=True)
 class TrainedHome:
-    """A home with a class archive. Two processes tried to create it at once; `made` has the last line of each
-    process."""
+    """A home with a class archive. Two processes created it together; `made` has the last line of each process."""
 
     path: Path
     made: list[str]

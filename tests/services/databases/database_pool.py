@@ -1,5 +1,4 @@
-"""PostgreSQL databases at the newest revision. Tests use them in turn, because a new database costs ten times as
-much."""
+"""PostgreSQL databases at the newest revision, used in turn by tests. A new database would cost ten times as much."""
 
 from __future__ import annotations
 
