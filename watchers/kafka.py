@@ -67,7 +67,7 @@ class KafkaEventTrigger(MessageTrigger):
         group_id: The consumer group, for which positions are committed. The default is `triggerer-` and a digest of
             topics and connection; the trigger's other arguments do not change it.
         start: Where to start in a partition without a commit of the group: "earliest", "latest", a time or offsets. A
-            time is a text such as "2026-11-22T06:00Z", or an aware `datetime`. Offsets are given by topic and
+            time is a string such as "2026-11-22T06:00Z", or an aware `datetime`. Offsets are given by topic and
             partition, such as `{"orders": {"0": 1200}}`. A partition that is not named, or is added later, is read from
             its beginning.
         match, decode, extra, partition_key: See `MessageTrigger`. The value of a tombstone is null. The default `extra`

@@ -21,8 +21,8 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 class Round:
     """The items of one answer of the server.
 
-    An item is settled once its events are stored, or once it was rejected. When these items and all earlier items are
-    settled, a restart continues with this answer's validators and cursor.
+    When these items and all earlier items are settled (see `Memory`), a restart continues with this answer's validators
+    and cursor.
     """
 
     validators: Validators | None

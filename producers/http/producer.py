@@ -116,7 +116,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         await self._save()
 
     async def _skip_all(self) -> None:
-        """Skip all present pages, however many there are. Otherwise the first poll would deliver the rest as new."""
+        """Skip all present pages, however many there are, because the first poll would deliver the remaining pages."""
         asked = 0
         while True:
             try:

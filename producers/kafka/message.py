@@ -58,8 +58,8 @@ def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPositio
 class KafkaMessage(BrokerMessage):
     """One record of a topic. Its value is decoded when a subscriber first needs it, once for all subscribers.
 
-    The message does not hold the client's record, which is several times its size. `deliveries` is None: Kafka counts
-    no deliveries, and a commit stores only the failures of the message at the committed offset.
+    The message does not hold the client's record, which is several times its size. `deliveries` is None, because Kafka
+    counts no deliveries.
     """
 
     __slots__ = ("delivery", "headers", "lane", "offset", "timestamp")

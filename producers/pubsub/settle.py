@@ -226,8 +226,7 @@ class Settler:
                 self._awaited += 1
 
     def _call(self, ack_ids: Sequence[str]) -> Awaitable[None]:
-        # Call the transport directly: the client's wrapper, for retries and the like, would take a fifth of the call's
-        # time.
+        # Call the transport directly, because the client's wrapper would take a fifth of the call's time.
         raw = _RawRequest(subscription=self._subscription, ack_ids=ack_ids)
         call: Awaitable[None] = self._acknowledge_call(
             AcknowledgeRequest.wrap(raw), timeout=_CALL_TIMEOUT_S, metadata=self._routing

@@ -37,8 +37,8 @@ class Delivery:
     """The broker payload: one message that was delivered to the stream.
 
     Attributes:
-        received: The message with its current lock. If the message comes again, the SDK's thread replaces it; see
-            `come_again`.
+        received: The message with its current lock. If the message comes again, the SDK's thread replaces this value;
+            see `come_again`.
         link: The AMQP link on which the message was locked, and on which it must be settled. Changes with `received`.
         deliveries: Service Bus's count of deliveries, including this one.
     """

@@ -35,9 +35,8 @@ class _Progress:
 
     Attributes:
         to_delete: The messages of all clean lanes, which are deleted together. A lane is clean if each of its messages
-            is still in flight and has a clean outcome (`AdvanceOutcome.is_clean`).
-        done: The indices of finished lanes that are not clean. The messages of such a lane are advanced one by one.
-            `take_done` returns the indices and clears the list.
+            is in flight and has a clean outcome (`AdvanceOutcome.is_clean`).
+        done: The indices of the other lanes that are finished, until `take_done` returns them.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")

@@ -203,7 +203,7 @@ def set_aside(found: FoundFile) -> Path:
     """
     folder = found.path.parent / REJECTED
     folder.mkdir(exist_ok=True)
-    # The new name has the claim's id, so that the file does not replace an earlier rejected file of its name.
+    # The new name contains the claim's id, so that an earlier rejected file of this name is not replaced.
     aside = folder / named_with(found.path.name, f".{found.claim}")
     found.claimed.rename(aside)
     _remove_if_empty(found.claimed.parent)

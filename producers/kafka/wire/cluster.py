@@ -218,9 +218,9 @@ class Cluster:
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
         """Return a node and one of its connections, if possible a connection that carries no fetches.
 
-        A broker answers the requests of a connection one by one, so a fetch would delay the request. The coordinator's
-        connection carries no fetches. But while this member joins its group, the unanswered join request would delay
-        later requests.
+        A broker answers the requests of a connection in order, so a fetch would delay the request. The coordinator's
+        connection carries no fetches. That connection is not used while this member joins its group, because the join
+        would delay the request too.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.
