@@ -1,12 +1,11 @@
-"""Makes asset events from files that appear in a directory, and deletes the files.
+"""Creates asset events for files that appear in a directory, and deletes the files.
 
-A file is claimed before its event is made, and deleted only after the event is durable; see `claiming.py`. If the
+A file is claimed before its event is created, and deleted only after the event is durable; see `claiming.py`. If the
 service stops in between, it finds the claimed file again, under the same idempotency key. A file that is still being
 written fires too, so write a file under another name, and rename it when it is complete.
 
-A rejected file is not lost: it is moved into the folder `.rejected` of the directory. No scan reads this folder. The
-triggers here reject no file, but a subclass can have a filter that does. A file is rejected if a filter rejects it, and
-no filter fails at it.
+The triggers here reject no file, but the filter of a subclass may. A rejected file is moved into the folder `.rejected`
+of the directory, which no scan reads.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class FilesProducer(SharedStreamProducer):
         self._in_flight: dict[str, set[str]] = {}
         """The claims that were delivered and not advanced, by name. Scans leave these names out."""
         self._undeletable: dict[str, bool] = {}
-        """The claims of resolved files that could not be removed; True: the file was rejected."""
+        """The resolved files that could not be removed, by claim. The value is True if the file was rejected."""
         self._unclaimable: set[str] = set()
         self._is_readable = True
         # A limiter of our own: a file system that hangs must not use up the threads of other streams.

@@ -45,8 +45,8 @@ class HttpPollTrigger(MessageTrigger):
             None: the whole answer fires whenever it changes.
         item_key: The path in an item to its key. An item with a known key does not fire again, even if its other fields
             change. None: items have no keys, and a changed item fires.
-        cursor: `{"path": PATH, "param": NAME}`: requests have the query parameter NAME, with the newest value that an
-            answer had at PATH. If an answer has new items and a new cursor, the next request follows at once.
+        cursor: `{"path": PATH, "param": NAME}`: a request has the query parameter NAME, with the newest value found at
+            PATH in an answer. If an answer has new items and a new cursor, the next request follows at once.
         first: "all": the content at the first start of the stream fires. "skip": that content does not fire.
         match, decode, extra, partition_key: See `MessageTrigger`. They apply to each item, or to the whole answer if
             `items` is None. The default `extra` has `value`, `url`, `item_key` and `timestamp`. The field `item_key` is

@@ -67,7 +67,7 @@ class KafkaEventTrigger(MessageTrigger):
         group_id: The consumer group, for which positions are committed. The default is `triggerer-` and a digest of
             topics and connection; the trigger's other arguments do not change it.
         start: Where to start in a partition without a commit of the group: "earliest", "latest", a time or offsets. A
-            time is a text such as "2026-11-22T06:00Z", or an aware `datetime`. Offsets are given by topic and
+            time is a string such as "2026-11-22T06:00Z", or an aware `datetime`. Offsets are given by topic and
             partition, such as `{"orders": {"0": 1200}}`. A partition that is not named, or is added later, is read from
             its beginning.
         match, decode, extra, partition_key: See `MessageTrigger`. The value of a tombstone is null. The default `extra`
@@ -146,7 +146,7 @@ class KafkaEventTrigger(MessageTrigger):
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         if isinstance(message, KafkaMessage):
-            # A shortcut for messages from the producer: the result of the code after this block, in half the time.
+            # For messages from the producer, build the result in half the time of the code after this block.
             topic, partition = message.lane.partition
             key = message.key
             return {
@@ -172,10 +172,11 @@ class KafkaRangeTrigger(BaseEventTrigger):
     The function `triggerer.kafka_ranges` reads these fields. The watcher's position is stored in the same transaction
     as the events. The position stays if the trigger's arguments change. The watcher joins no consumer group.
 
-    Each new offset is in exactly one event of a watcher, with two exceptions. If retention has deleted offsets before
-    they were in an event, the next event has their count as `deleted`. If a log lost its end, the brokers give the lost
-    offsets to new messages. Then the next event has `rewound_from`: the offsets from `from` up to `rewound_from` were
-    in earlier events already, where they stood for the lost messages.
+    Each new offset is in exactly one event of a watcher, with two exceptions:
+
+    - Retention deleted offsets before they were in an event. The next event has their number as `deleted`.
+    - A log lost its end, and new messages got the lost offsets. The next event has `rewound_from`: earlier events
+      contain the offsets from `from` up to `rewound_from` already, for the lost messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.
@@ -185,8 +186,7 @@ class KafkaRangeTrigger(BaseEventTrigger):
             "read_committed" (the default), a range ends before the first open transaction.
         start: As for `KafkaEventTrigger`. It applies to topics in which the watcher has no position.
     Raises:
-        DagError: An argument is not as described, or is for reading messages (such as `match`): this trigger reads
-            none.
+        DagError: An argument is not as described, or applies to the reading of messages, such as `match`.
     """
 
     def __init__(

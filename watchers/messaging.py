@@ -65,8 +65,7 @@ _SCHEMES: Final[Mapping[str, tuple[str, str, _Names]]] = {
 class MessageQueueTrigger:
     """Makes the trigger of a URL's broker: `MessageQueueTrigger("sqs:///orders", match={…})` is an `SqsEventTrigger`.
 
-    The result is an instance of the broker's own class. It shares a stream with an equal trigger that was made without
-    a URL.
+    The result is an instance of the broker's own class, and shares a stream with an equal trigger of that class.
 
     Args:
         url: `kafka:///topic,topic`, `kafka:///^pattern`, `sqs:///queue`, `pubsub:///subscription`,

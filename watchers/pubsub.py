@@ -29,9 +29,9 @@ class PubSubEventTrigger(MessageTrigger):
     """Fires for each message of a subscription that meets `match`.
 
     Watchers with the same subscription and connection share one stream. Only one stream should read a subscription,
-    because Pub/Sub sends each message to one receiver only. So write a subscription in one way in all watchers: as its
-    name, or as its path `projects/<project>/subscriptions/<name>`. If the connection has the `project`, watchers with
-    the name and watchers with the path share one stream, too.
+    because Pub/Sub sends each message to only one receiver. So write the subscription's name in all watchers, or its
+    path `projects/<project>/subscriptions/<name>` in all watchers. If the connection states the `project`, both mean
+    one stream.
 
     Args:
         subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.
@@ -73,9 +73,8 @@ class PubSubEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Return the stream key.
 
-        If the subscription is given by a path in the connection's own project, the key has the subscription's name in
-        place of the path. All processes must compute equal keys. So a process that cannot read the connection raises an
-        error.
+        If the subscription is a path in the connection's own project, the key contains only the name. A process that
+        cannot read the connection raises an error, because all processes must compute equal keys.
 
         Raises:
             ConfigurationError: The subscription is a path, and the connection cannot be read.
@@ -123,7 +122,7 @@ class PubSubEventTrigger(MessageTrigger):
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         as_extra: Callable[[Any], dict[str, Any]] | None = getattr(message, "as_extra", None)
         if as_extra is not None:
-            # Messages from the producer have `as_extra`, which gives the same result as the code below in a third of
+            # Messages from the producer have `as_extra`, which returns the same result as the code below in a third of
             # the time.
             return as_extra(value)
         position = message.position

@@ -42,11 +42,11 @@ class ServiceBusEventTrigger(MessageTrigger):
 
     Args:
         queue: The name of a queue, or the path of a subscription: `<topic>/subscriptions/<subscription>`.
-        topic, subscription: The names of a topic and of one of its subscriptions, in place of `queue`.
+        topic, subscription: The names of a topic and of one of its subscriptions, instead of `queue`.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
             `entity`, `session_id`, `sequence_number`, `properties` and `timestamp`. The values of `properties` are
-            texts. The `timestamp` is when Service Bus stored the message, in milliseconds.
+            strings. The `timestamp` is when Service Bus stored the message, in milliseconds.
     Raises:
         DagError: An argument is not as described.
     """
@@ -108,7 +108,8 @@ class ServiceBusEventTrigger(MessageTrigger):
         names = [name.lower() for name in (self.queue, self.topic, self.subscription) if name]
         path = "/".join(names)
         if self.queue is not None and "/" in path:
-            # A queue's name may have slashes. The prefix keeps its key apart from the key of a topic's subscription.
+            # A queue's name may contain slashes. The prefix distinguishes its key from the key of a topic's
+            # subscription.
             path = f"queue:{path}"
         return ("servicebus", self.connection, path)
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
-    Watchers with the same queue and connection share one stream. Only one stream should read a queue, because SQS gives
-    each message to one receiver only. So write the queue in one way in all watchers: as its name, or as its URL.
+    Watchers with the same queue and connection share one stream. Only one stream should read a queue, because SQS
+    delivers each message to only one receiver. So write the queue's name in all watchers, or its URL in all watchers.
     `triggerer check` warns if two streams read one queue.
 
-    If the connection has the account (`account` or `role_arn`) and the region (`region` or `endpoint_url`), watchers
-    with the name and watchers with the URL share one stream, too.
+    If the connection states the account (`account` or `role_arn`) and the region (`region` or `endpoint_url`), the name
+    and the URL mean one stream.
 
     Args:
         queue: The queue's name or URL.
@@ -76,8 +76,8 @@ class SqsEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Return a key with the queue's identity.
 
-        If the queue is given by its URL, the identity depends on the connection. All processes must compute equal keys.
-        So a process that cannot read the connection raises an error.
+        If the queue is a URL, its identity depends on the connection. A process that cannot read the connection raises
+        an error, because all processes must compute equal keys.
 
         Raises:
             ConfigurationError: The queue is given by its URL, and the connection cannot be read.

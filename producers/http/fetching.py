@@ -26,8 +26,8 @@ _SETTLED_AFTER: Final = timedelta(seconds=60)
 """A `Last-Modified` is used only if it is this much older than the answer.
 
 The header counts whole seconds. If the content changes twice within one second, both versions have the same header, and
-the server would answer "not modified" for the second version. A minute also covers clocks that differ, and file systems
-that write timestamps late. Source: RFC 9110, section 8.8.2.2; RFC 2616, section 13.3.3, for the minute.
+the server would answer "not modified" for the second version. Source: RFC 9110, section 8.8.2.2; RFC 2616, section
+13.3.3, for the minute.
 """
 
 
@@ -99,7 +99,7 @@ class Fetcher:
         try:
             return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
         except (httpx.InvalidURL, ImportError, ValueError) as error:
-            # Only the proxy, which the client reads from the environment, can be wrong. The arguments were checked.
+            # The arguments were checked before, so only the environment's proxy can be wrong.
             raise ConfigurationError(
                 f"the proxy that the environment names cannot be used: {error}",
                 hint="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: http://host:port",

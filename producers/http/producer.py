@@ -51,8 +51,9 @@ class HttpSharedStreamProducer(SharedStreamProducer):
     """Yields the new items of a URL, with a `Delivery` as broker payload.
 
     An HTTP server keeps no position, so the stream has a state in the store: the settled items, the cursor that the
-    server gave for the next page, and the validators (`ETag`, `Last-Modified`). A failed item is delivered again from
-    memory, after growing delays and without a limit. After a restart, it comes again only if the server still shows it.
+    server returned for the next page, and the validators (`ETag`, `Last-Modified`). A failed item is delivered again
+    from memory, after growing delays and without a limit. After a restart, a failed item comes again only if the server
+    still shows it.
     """
 
     def __init__(self, polled: Polled, *, settings: HttpSettings, connection: str) -> None:
@@ -115,7 +116,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         await self._save()
 
     async def _skip_all(self) -> None:
-        """Skip all present pages, however many there are. Otherwise the first poll would deliver the rest as new."""
+        """Skip all present pages, however many there are, because the first poll would deliver the remaining pages."""
         asked = 0
         while True:
             try:

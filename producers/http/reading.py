@@ -25,7 +25,7 @@ class Found:
 
     Attributes:
         digest: The digest of the item's key, or of the whole item if it has none.
-        key: The key as the answer has it; the digest if the item has none.
+        key: The key as the answer contains it; the digest if the item has no key.
     """
 
     digest: str
@@ -108,7 +108,7 @@ class Reader:
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
             # `orjson` reads very large integers as floats, which lose digits, so two different keys might look equal.
-            # Read such keys again as texts with all digits. A store may refuse so large an integer, but never a text.
+            # Read such keys again, as strings with all digits, because a store may refuse so large an integer.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [

@@ -26,10 +26,7 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _switch(value: Any) -> Any:
-    """Return the boolean that the text `true` or `false` means, and any other value unchanged.
-
-    An environment variable can give only a text.
-    """
+    """Convert "true" and "false", which an environment variable may contain, and return other values unchanged."""
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
@@ -50,7 +47,7 @@ class HttpSettings(ConnectionSettings):
     token: OptionalText = field(default=None, repr=False)
     """A token, which is sent as `Authorization: Bearer …`."""
     verify: Annotated[bool | str, BeforeValidator(_switch)] = True
-    """Whether the server's certificate is verified. A text is the path of a file with the authorities to trust."""
+    """Whether the server's certificate is verified. A string is the path of a file with the authorities to trust."""
     timeout_s: PositiveSeconds = 30.0
     """The time for one request, from connecting to the last byte of the answer, redirects included."""
     max_bytes: Positive = 16 << 20

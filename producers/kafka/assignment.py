@@ -84,8 +84,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         for lane in lanes:
             lane.draining = True
             if lane.membership != membership:
-                # The group has removed the membership under which this lane was assigned, so it refuses the lane's
-                # commits. Do not wait for the lane's messages.
+                # The lane was assigned under an earlier membership. The broker refuses commits of that membership, so
+                # do not wait for the lane's messages.
                 lane.close()
         with anyio.move_on_after(self._revoke_timeout_s):
             while any(lane.in_flight for lane in lanes):
@@ -144,15 +144,13 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         logger.info("reading %s", names_of(assigned))
 
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Find new positions for partitions whose position the broker reported as out of range, and log each reason.
+        """Find a new position for each partition whose position is out of range, and log the reason.
 
-        - Retention deleted unread messages: `expired_offset` says where reading continues.
-        - The log was cut (it lost its end), and the broker can tell where (see `Fetching`): reading continues at the
-          cut.
-        - The log ends before the position, and the broker cannot tell where it was cut: reading continues at the oldest
-          message. Any later position could miss messages written after the cut.
-        - The log contains the position again, for instance because messages were written after the broker's report:
-          reading continues at the lane's committed position.
+        - Retention deleted unread messages: continue as `expired_offset` says.
+        - The broker reported a cut (the log lost its end): continue at the cut.
+        - The log ends before the position, and no cut was reported: continue at the oldest message. A later position
+          could skip messages that were written after a cut.
+        - The log contains the position: continue at the committed position.
 
         Messages that are read again create no second event, because the store has their idempotency keys.
 
@@ -190,8 +188,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 position.offset,
             )
             self._consumer.seek(partition, position.offset)
-            # Commit the position and its cuts before a message is delivered. A message's idempotency key depends on the
-            # cuts, and after a crash the next owner must give each message an unchanged key.
+            # Commit the cuts before any message is delivered, because idempotency keys depend on them. After a crash,
+            # the next owner of the partition then computes the same keys.
             if await self._commits.commit(partition, lane.membership, position):
                 self._resume(lane)
             else:
@@ -238,11 +236,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return None
 
     def fetch_wait_ms(self, usual_ms: int) -> int:
-        """Return how long a broker may delay its answer to the next fetch: longer after a while without messages.
+        """Return how long a broker may delay its answer to the next fetch; longer if the stream is idle.
 
-        Until that fetch is answered, the broker reads no other request on the connection, and aiokafka fetches no other
-        partition of the broker. So the wait is long only while no message is in flight, no lane is paused and no failed
-        message waits.
+        A delayed answer also delays all later requests of the connection. The stream is idle if it has delivered
+        nothing for a while, no message is in flight, and no lane is paused or waits for a failed message.
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)
@@ -263,8 +260,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # Resume the partition by a timer. No task is needed, because `_release`, which resumes the partition, awaits
-        # nothing. The lane's end stops the timer.
+        # A timer is enough, because `_release` awaits nothing. `LaneInFlight.close` stops the timer.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)
@@ -315,7 +311,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._resume(lane)
 
     def put_back(self, lane: LaneInFlight) -> None:
-        """Rewind the consumer to the first message that it has returned but the stream has not yielded."""
+        """Rewind the consumer to the first message that the stream has not yielded."""
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.delivered)
 

@@ -153,8 +153,8 @@ class DeadLetters:
                     **self._settings.client_arguments(),
                     acks="all",
                     enable_idempotence=True,
-                    # Set no limit of size in the client: the topic has one, and our headers make the message larger
-                    # than the original.
+                    # Set no size limit in the client, because our headers make the message larger than the original.
+                    # The topic has its own limit.
                     max_request_size=_NO_LIMIT,
                 )
                 try:

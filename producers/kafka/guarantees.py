@@ -41,9 +41,8 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    An error of the brokers is not raised. A fact that the brokers do not tell stays unknown: for example, if no broker
-    answers within three seconds, the result has no retention and no findings. The function does not check whether the
-    topics can be read. With a pattern, it looks up only the topics that match now, and the result's `because` says so.
+    Raises no error of the brokers. If no broker answers within three seconds, the result has no retention and no
+    findings. With a pattern, only the topics that match now are looked up.
 
     Args:
         because: The beginning of the result's `because`.
@@ -63,8 +62,8 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(facts.findings()),
-        # List each topic as a source of its own. Two streams of one group divide the messages of each topic that both
-        # read, so they must get a warning even if their other topics differ.
+        # Name each topic separately. Two streams of one group divide the messages of a topic that both read, so they
+        # must get a warning even if their other topics differ.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in facts.names
         ),
@@ -79,7 +78,7 @@ class _TopicFacts:
         self.names: Collection[str] = () if topics.pattern else topics.names
         """The topics that are looked up; with a pattern, the topics that match now."""
         self.scope = ""
-        """A text that says which topics of a pattern were looked up; empty for listed topics, or without an answer."""
+        """Says which topics of a pattern were looked up. Empty for listed topics, or if no broker answered."""
         self.has_topic_ids = True
         self.retention: timedelta | None = None
         """The shortest retention of all topics; None: unlimited, or unknown."""
@@ -123,8 +122,7 @@ class _TopicFacts:
             try:
                 await guarded(client.send(node, DescribeTopicsRequest(names)), what)
             except NotImplementedError:
-                # The broker does not know this version of the request. Kafka 2.8 introduced the version together with
-                # topic ids, so the broker has no topic ids.
+                # The broker is older than Kafka 2.8, which introduced topic ids and this version of the request.
                 self.has_topic_ids = False
             wanted = [
                 (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names

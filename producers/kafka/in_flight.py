@@ -1,8 +1,8 @@
 """The messages in flight of one partition during one assignment, and the partition's committed position.
 
-Synchronous, without I/O. Each assignment of a partition has a lane of its own (`LaneInFlight`), and each message refers
-to its lane. So the producer's `advance` can ignore a message whose assignment has ended. A lane's number `delivery`
-grows with each rewind. The outcome of a message with an earlier number is ignored.
+Synchronous, without I/O. Each assignment of a partition creates a lane (`LaneInFlight`), and each message refers to its
+lane. `advance` ignores a message if its lane is closed, because the assignment has ended. It also ignores a message
+that was delivered before the lane's last rewind: the message has an earlier `delivery` number than the lane.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import DivergingEpoch
 
 _READ_BEFORE: Final = 100_000
-"""After a cut, new messages get other idempotency keys, up to this number of offsets after the last fetched message.
+"""How many offsets after the last fetched message may have been used before a cut.
 
 A cut is the loss of the log's end; new messages get the lost offsets again. An earlier owner of the partition may have
-read further than this process, and made events of lost messages. So the keys of new messages at these offsets contain
-an epoch. The number is ten times the default of `max_outstanding_events_per_lane`.
+read further than this process, and created events from messages that are lost now. So new messages at these offsets
+also get other idempotency keys. The number is ten times the default of `max_outstanding_events_per_lane`.
 """
 _CUTS: Final = 8
 """The most cuts that are remembered, because the metadata of a commit has a limited size."""
@@ -125,10 +125,10 @@ class LaneInFlight:
         return f"{prefix}{offset}"
 
     def after_cut(self, cut: DivergingEpoch, fetched_to: int, begin: int) -> LaneInFlight:
-        """Return a new lane in place of this one. It reads the messages that were written since the cut.
+        """Return a new lane, which reads the messages that were written since the cut.
 
-        The new lane begins at the cut, or at an earlier message that is still in flight. The old lane does not learn of
-        the cut, so the messages that it delivered keep their keys.
+        The new lane begins at the cut, or at an earlier message that is still in flight. The `used` of the old lane
+        does not change, so messages that were already delivered keep their keys.
 
         Args:
             fetched_to: The offset up to which the client has fetched. It may lie beyond the last delivered message.

@@ -62,7 +62,7 @@ async def measure_lag(
         committed = await _committed(admin, group, what)
         places = {one: found.offset for one, found in committed.items() if found.offset >= 0}
         rest = [one for one in partitions if one not in places]
-        # If the group has commits, a partition without a commit was added later, and is read from its beginning.
+        # If the group has commits, assume that a partition without a commit is new, and is read from its beginning.
         begin = Start() if places else Start.parse(start)
         places |= await begin.find(consumer, rest, what)
         ends: Any = await guarded(consumer.end_offsets(partitions), what)

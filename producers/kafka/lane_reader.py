@@ -45,9 +45,8 @@ class LaneReader:
 
     Args:
         group: The group's name.
-        group_lane: Returns the lane of the group's assignment; None while the partition is not assigned. A message's
-            idempotency key depends on the cuts of the log, where the log lost its end. The reader uses the cuts that
-            this lane knows, so that the group and the reader give a message the same key.
+        group_lane: Returns the group's lane for the partition; None while the partition is not assigned. The reader
+            takes the log's cuts (see `UsedOffsets`) from this lane, so that both compute the same idempotency keys.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class LaneReader:
             BrokerUnavailable: The cluster does not answer, or the topic or its log was replaced.
             BrokerRefused: The topic does not exist, or this user may not read it.
         """
-        # Until the partition is assigned, the cuts that the group knows are only in its commit. So read the commit.
+        # While the partition is not assigned, only the group's commit contains the known cuts.
         asks = self._assigned_lane() is None
         group = self._group if asks else None
         async with _connected(self._settings, self._what, group) as (consumer, cluster):
@@ -160,16 +159,15 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # A position contains the cuts that its reader knew. If the group knows a further cut, that reader may have
-        # missed the messages that were written after this cut. So read again from this cut.
+        # A position contains the cuts that its reader knew. If the group knows another cut, messages that were written
+        # after that cut may have been missed. So go back to that cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
         committed = CommittedPosition(
             offset,
             topic_id=topic.topic_id,
-            # If the leader epoch of the message before `offset` is known, each fetch contains the epoch, so that the
-            # broker can report a later cut.
+            # Fetches contain this epoch, so that the broker can report a cut.
             epoch=None
             if group is None or offset > group.delivered
             else group.epochs.before(offset),
@@ -181,10 +179,10 @@ class LaneReader:
         consumer.seek(partition, offset)
 
     def _compare(self, lane: LaneInFlight, records: Sequence[Record]) -> None:
-        """Check that the group and this reader have read the same log. Only records that both have read are compared.
+        """Check that the group and this reader have read the same messages at the same offsets.
 
         Raises:
-            BrokerUnavailable: The log was cut, and the group gives these messages other keys than this reader.
+            BrokerUnavailable: The log was cut, and only the group or only this reader knows the cut.
         """
         group = self._group_lane()
         if group is None:

@@ -58,8 +58,8 @@ def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPositio
 class KafkaMessage(BrokerMessage):
     """One record of a topic. Its value is decoded when a subscriber first needs it, once for all subscribers.
 
-    The message does not hold the client's record, which is several times its size. `deliveries` is None: Kafka counts
-    no deliveries, and a commit stores only the failures of the message at the committed offset.
+    The message does not hold the client's record, which is several times its size. `deliveries` is None, because Kafka
+    counts no deliveries.
     """
 
     __slots__ = ("delivery", "headers", "lane", "offset", "timestamp")
@@ -118,10 +118,7 @@ class KafkaMessage(BrokerMessage):
         return None
 
     def dump(self) -> bytes:
-        """Return the message as bytes: a line of JSON with sizes, then the contents of key, value and headers.
-
-        The line also has all parts of the message's idempotency key.
-        """
+        """Return the message as bytes: a line of JSON with sizes, then the contents of key, value and headers."""
         contents = [self.key, self.value, *(content for _, content in self.headers)]
         head = {
             "v": _DUMP_VERSION,
@@ -131,8 +128,8 @@ class KafkaMessage(BrokerMessage):
             "timestamp": self.timestamp,
             "headers": [name for name, _ in self.headers],
             "sizes": [None if content is None else len(content) for content in contents],
-            # The message's idempotency key depends on the cuts of the log. The committed position may lack some cuts,
-            # because it drops a cut once it is past the lost offsets. So store the cuts of the lane.
+            # Store the lane's cuts, because the idempotency key depends on them. The committed position may have
+            # dropped them already.
             "lane": replace(self.lane.committed, used=self.lane.used).metadata,
         }
         return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))

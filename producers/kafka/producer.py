@@ -53,8 +53,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         re.error: The pattern is no regular expression.
 
     - `advance` commits in one request for all lanes that advance at the same time, and never past a failed message.
-      Outside `advance`, the producer commits only positions where reading begins: the first position in a partition,
-      and a new position after the log lost the old one.
+      Otherwise, the producer commits only where reading begins: a partition's first position, and a new position
+      after the old one went out of range.
     - A failed message is delivered again after a growing delay. After its second failure it is delivered alone, while
       its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is stored in the
       commit's metadata and so survives restarts.
@@ -159,8 +159,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             rebalance_timeout_ms=max(
                 settings.session_timeout_ms, int(settings.revoke_timeout_s * 1000) + 10_000
             ),
-            # Turn off the limit on the time between two polls, because a paused stream must stay a member of the group.
-            # The runtime's ack timeout finds subscribers that make no progress.
+            # Set no limit on the time between two polls, because a paused stream must stay a member of the group.
             max_poll_interval_ms=2**31 - 1,
         )
         self._consumer = consumer
@@ -267,7 +266,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Return `<topic id>/<partition>/<offset>`; after a cut, some keys end with an epoch (see `LaneInFlight.key`).
 
         With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
-        In a topic that was created again, the message at the same offset has a later timestamp.
+        The timestamp distinguishes messages at the same offset if the topic was deleted and created again.
         """
         lane, offset = broker_payload.lane, broker_payload.offset
         if key := lane.key(offset):

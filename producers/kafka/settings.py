@@ -79,8 +79,8 @@ class KafkaSettings(DeliverySettings):
     fetch_max_bytes: Positive = 16 << 20
     """The most bytes of a broker's answer to one request, over all partitions. A larger message is returned alone."""
     max_partition_fetch_bytes: Positive = 1 << 20
-    """The most bytes that a broker returns for one partition. The client buffers one answer per partition until the
-    stream has read it. So each partition uses at most this much memory, or more if its messages are compressed."""
+    """The most bytes that a broker returns for one partition; a larger message is returned alone. The client buffers
+    one answer for each partition, so a partition uses about this much memory, more if its messages are compressed."""
     fetch_max_wait_ms: int = 500
     """How long the broker may delay a fetch while it has no message. Idle streams wait for `idle_fetch_wait_ms`."""
     request_timeout_ms: Positive = 20_000
@@ -203,7 +203,7 @@ class KafkaSettings(DeliverySettings):
         return self.client_arguments() | {
             "client_rack": self.client_rack,
             "enable_auto_commit": False,
-            # aiokafka must not reset positions. Our producer does so, and logs the reason.
+            # Our producer resets positions itself, and logs the reason.
             "auto_offset_reset": "none",
             "isolation_level": self.isolation_level,
             "fetch_min_bytes": 1,

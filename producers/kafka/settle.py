@@ -105,7 +105,7 @@ class Settler:
         """Write rejected messages to the dead-letter topic, if there is one.
 
         If the dead-letter topic refuses a message, the lane stops at that message. Without a dead-letter topic, the
-        runtime parks rejected messages. A message that it could not park is logged and skipped here.
+        runtime parks rejected messages. A message that the runtime could not park is logged and skipped here.
         """
         for place, (message, outcome) in enumerate(verdict.rejected):
             if not self._dead_letters.has_topic_for(message.topic):

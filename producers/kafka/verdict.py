@@ -12,7 +12,7 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.pluginkit.delivery import Judgement
 from triggerer.pluginkit.delivery import judge as judge_outcome
 
-# Look the members of `Judgement` up once: the look-up in an enum runs Python code, and `judge` runs for each message.
+# Look these members up once, because `judge` runs for each message.
 _FAIL: Final = Judgement.FAIL
 _REJECT: Final = Judgement.REJECT
 

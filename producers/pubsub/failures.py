@@ -12,8 +12,8 @@ _MOST: Final = 50_000
 class Failures:
     """Counts how often each message has failed. Only the `most` messages that failed last are remembered.
 
-    The counts are in memory, so they begin at zero after a restart. Only the counts that Pub/Sub makes itself, for the
-    subscription's dead-letter policy, survive a restart.
+    The counts are in memory, so they begin at zero after a restart. Pub/Sub's own counts, for a subscription's
+    dead-letter policy, survive a restart.
     """
 
     def __init__(self, most: int = _MOST) -> None:

@@ -1,9 +1,8 @@
 """The messages in flight: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
 
-Messages of an ordering key form a lane. A failed message is given back after a delay. Pub/Sub then delivers this
-message and all later messages of the key again. The later messages are not given back: they wait here until the failed
-message has come again. If they were given back too, each would count as a failed delivery. A dead-letter policy would
-then remove good messages with the bad one.
+The messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers it
+again. Until then, the later messages of its lane wait here. They are not given back, because Pub/Sub would count a
+failed delivery of each, and a dead-letter policy could remove them.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ class InFlight:
     """The messages of one stream.
 
     Pub/Sub counts delayed messages against the stream's bounds too, and at a bound sends no further messages. So once
-    delayed messages use half of a bound, `wants_room` is true, and the stream must be opened again with larger bounds.
+    delayed messages use half of a bound, `wants_room` is true, and the session opens the stream again with larger
+    bounds.
 
     Args:
         max_messages: The most messages in flight, until `make_room` adds room for delayed messages.
@@ -76,7 +76,7 @@ class InFlight:
         """The lanes that wait for a failed message."""
         self._ready: deque[Delivery] = deque()
         self._paused: dict[str, list[Delivery]] = {}
-        """By paused lane, the messages that would have been yielded if the lane were not paused."""
+        """The ready messages of each paused lane."""
         self._due: list[tuple[float, int, _Delayed]] = []
         self._due_number = 0
         self._bytes = 0
@@ -121,8 +121,8 @@ class InFlight:
     def add_all(self, deliveries: Iterable[Delivery]) -> list[tuple[Delivery, Delivery, str]]:
         """Add received messages.
 
-        Returns: For each message that was in flight already: its first delivery, now with the new ack id; the new
-            delivery, which is dropped; and the former ack id.
+        Returns: For each message that was in flight already: the existing delivery, which now has the new ack id; the
+            new delivery, which is dropped; and the previous ack id.
         """
         # Not split into smaller functions, because this runs for every message.
         by_message, ready = self._by_message, self._ready
@@ -138,7 +138,7 @@ class InFlight:
             if delivery.key:
                 self._enter(self._lanes.setdefault(delivery.key, _Lane(delivery.key)), delivery)
             else:
-                # This is `_make_ready`, written in place for speed: the state of a new delivery is READY already.
+                # `_make_ready`, inlined for speed. The state of a new delivery is READY already.
                 ready.append(delivery)
         self._bytes += size
         return again

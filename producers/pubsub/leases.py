@@ -1,7 +1,6 @@
 """The leases of received messages (their ack deadlines), and when each has to be extended. No I/O, no clock.
 
-The event loop adds and releases leases, and the thread of `renewing` extends them. Every method holds a lock for a
-moment.
+The event loop adds and releases leases, and the thread of `renewing` extends them. A lock protects them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ LONGEST_DEADLINE_S: Final = 600
 _RENEW_AT: Final = 0.5
 """The part of a lease after which the lease is extended, early enough for several attempts."""
 _JITTER: Final = 0.1
-"""The largest random shift of an extension, earlier or later, as a part of the deadline. Without a shift, leases that
-began together would all fall due at the same moment.
+"""An extension is shifted at random by up to this fraction of the deadline, so that leases that began together do not
+all fall due together.
 """
 _TOGETHER: Final = 0.05
 """Leases that fall due within this part of the deadline are extended in one request."""

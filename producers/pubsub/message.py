@@ -27,11 +27,10 @@ class State(Enum):
     DELAYED = auto()
     """The message failed, and will be given back after a delay."""
     GONE = auto()
-    """Acknowledged, given back, or replaced by a new delivery after an earlier message of its lane failed."""
+    """Acknowledged, given back, or replaced by a new delivery."""
 
 
-# Look the members of `State` up once: a look-up in an enum takes longer, and the code that uses them runs for each
-# message.
+# Look these members up once, because the code that uses them runs for each message.
 READY: Final = State.READY
 OPEN: Final = State.OPEN
 SETTLING: Final = State.SETTLING

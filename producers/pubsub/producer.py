@@ -39,9 +39,10 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     - A lane is an ordering key; a message without one has its own lane.
     - `run` receives messages, extends their leases in a thread, and sends acknowledgements and nacks.
     - `advance` acknowledges finished messages, and returns when Pub/Sub has recorded the acknowledgements. A failed
-      message is given back after a growing delay; the later messages of its ordering key wait until it has come again.
+      message is given back after a growing delay. The later messages of its ordering key wait until the failed message
+      has come again.
       After `max_deliveries` failures, the message goes to the dead-letter topic, if there is one. Failures are counted
-      in memory. The subscription's own dead-letter policy counts deliveries, also beyond a restart.
+      in memory. Pub/Sub's own count, for the subscription's dead-letter policy, survives a restart.
     - Rejected messages go to the dead-letter topic; without such a topic the runtime parks them.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
       its idempotency key absorbs the repeat.
@@ -196,9 +197,8 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         if judgement is Judgement.REJECT:
             return await self._pass_rejected(session, delivery, outcome)
         if outcome.failed and not outcome.blames_event and session.repeat(delivery):
-            # The watchers that fail this message had stopped at an earlier message, and never processed this one. So
-            # `repeat` has yielded the message again from memory. If the message were given back, Pub/Sub would count
-            # another delivery, and the subscription's dead-letter policy removes a message after too many deliveries.
+            # The failing watchers stopped at an earlier message and never processed this one, so `repeat` yields it
+            # again from memory. Giving it back would count a delivery, and a dead-letter policy limits deliveries.
             return False
         # A delivery counts as a failure only if a watcher failed the message after pulling it, or was absent.
         count = self._failures.count if outcome.blames_event else self._failures.get

@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 15.0
 _SHORTEST_DELAY_S: Final = 0.05
-"""The shortest pause before a stream is opened again. If a server ends each stream after its first message, each stream
-counts as a success. The pauses of the backoff then do not grow, and may be almost zero.
+"""The shortest pause before a stream is opened again. The backoff's pauses may be almost zero, and do not grow while
+each stream receives a message before it ends.
 """
 _STEADY_S: Final = 10.0
 """A stream that lasted this long counts as a success, even without a message."""

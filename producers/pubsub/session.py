@@ -127,8 +127,8 @@ class Session:
 
     async def _renew(self) -> None:
         async with anyio.create_task_group() as tasks:
-            # Use a separate limiter. The thread lives as long as the stream, and would take a place of the shared
-            # limiter for all this time.
+            # Use a separate limiter, because the thread would occupy the shared limiter for as long as the stream
+            # lives.
             tasks.start_soon(
                 lambda: to_thread.run_sync(self._renewing.run, limiter=CapacityLimiter(1))
             )
@@ -180,8 +180,8 @@ class Session:
         if before != delivery.ack_id:
             self._leases.release([before], now)
         if known.state is State.SETTLING:
-            # The message came again while its acknowledgement was under way. That request has the former ack id, and
-            # may have no effect, so acknowledge the newer id too.
+            # The message came again while its acknowledgement was under way. That request contains the previous ack id,
+            # and may have no effect. So acknowledge the new id too.
             (end,) = self._leases.release([delivery.ack_id], now)
             self._settler.ack_nowait(delivery.ack_id, end)
 

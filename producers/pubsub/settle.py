@@ -96,7 +96,7 @@ class Settler:
         self._waiting = 0
         """The number of ids that wait for a request."""
         self._awaited = 0
-        """The number of requests under way. A request that waits for its repeat does not count."""
+        """The number of requests under way. A failed request that waits for its next attempt does not count."""
         self._may_go_on = anyio.Event()
         self.error: BrokerError | None = None
         self._stalled_since: float | None = None
@@ -226,8 +226,7 @@ class Settler:
                 self._awaited += 1
 
     def _call(self, ack_ids: Sequence[str]) -> Awaitable[None]:
-        # Call the transport directly: the client's wrapper, for retries and the like, would take a fifth of the call's
-        # time.
+        # Call the transport directly, because the client's wrapper would take a fifth of the call's time.
         raw = _RawRequest(subscription=self._subscription, ack_ids=ack_ids)
         call: Awaitable[None] = self._acknowledge_call(
             AcknowledgeRequest.wrap(raw), timeout=_CALL_TIMEOUT_S, metadata=self._routing

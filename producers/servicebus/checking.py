@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _ASKING_S: Final = 3.0
 _FOR_EVER: Final = timedelta(days=10_000)
-"""A time to live above this counts as none. Without a time to live, Service Bus answers 10,675,199 days."""
+"""A time to live of this length or more counts as none. If none is set, Service Bus returns 10,675,199 days."""
 
 
 async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None:
@@ -48,9 +48,8 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    The management API answers only users that may manage the entity. Without an answer, three facts are unknown: the
-    entity's retention, the duration of its locks, and its own limit of deliveries. The delivery guarantee of a watcher
-    does not depend on these facts.
+    Only users that may manage the entity get an answer from the management API. Without an answer, the entity's
+    retention, lock duration and delivery limit are unknown. The guarantee of a watcher does not depend on them.
 
     Args:
         verify: A file with the certificate authorities to trust. True: the system's certificate authorities.
@@ -107,7 +106,7 @@ def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | N
 
 
 def _duration(value: timedelta | str | None) -> timedelta | None:
-    # Service Bus answers with a `timedelta`. The SDK's type also allows a text, for values that a caller sets.
+    # Service Bus answers with a `timedelta`. The SDK's type also allows a string, for values that a caller sets.
     return value if isinstance(value, timedelta) else None
 
 

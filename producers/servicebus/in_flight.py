@@ -14,9 +14,9 @@ _REMEMBERED: Final = 10_000
 class InFlight:
     """The messages of one stream that were passed to the producer and are not settled.
 
-    A lock can be lost while a watcher still works on the message. Then the message comes again, and only the new lock
-    can settle it. So the existing `Delivery` gets the new lock, and the watchers do not receive the message twice.
-    If they did, a watcher that always takes longer than a lock would never finish.
+    If a lock is lost while a watcher works on the message, the message comes again with a new lock. The existing
+    `Delivery` gets the new lock, and the watchers do not receive the message again. Otherwise, a watcher that needs
+    longer than a lock lasts would never finish.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class InFlight:
             del self._by_key[delivery.key]
 
     def forget_locked_by(self, holder: Holder) -> None:
-        """Remove the messages that `holder` has locked and gives back.
+        """Remove all messages that `holder` has locked.
 
-        Called when a message of a session is given back. The session's later messages then come again, in order.
+        Called when a message of a session is given back. The session's later messages then come again too.
         """
         for delivery in [one for one in self._by_key.values() if one.link is holder]:
             self.forget(delivery)

@@ -1,7 +1,7 @@
 """A link owns one receiver of the SDK. Only the link's task receives, settles and renews locks with this receiver.
 
-Two tasks must not share a receiver of the SDK (see its TROUBLESHOOTING.md). So other tasks pass requests to settle
-messages to the link. A request interrupts the link's wait for messages.
+Two tasks must not share a receiver (see TROUBLESHOOTING.md of the SDK). So if another task wants to settle messages, it
+passes a request to the link. The request interrupts the link's wait for messages.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _SOONEST_S: Final = 0.05
 """The shortest time between two renewals of a lock."""
 _OVER_S: Final = 0.25
 """The time until the next renewal if a new lock seems to have ended already, because this machine's clock is ahead."""
-# At most this number of a receiver's failed messages keep their locks until their redelivery is due. Further failed
+# Only this number of a receiver's failed messages can keep their locks until their redelivery is due. Further failed
 # messages come again at once.
 _MAX_DELAYED = 1_000
 
@@ -150,7 +150,7 @@ class MessageLocks:
         return self._locked.get(locked.delivery.sequence_number) is locked
 
     def lose(self, locked: LockedMessage) -> None:
-        """Drop a lost lock. The message comes again, and its idempotency key absorbs the repeat of stored events."""
+        """Drop a lost lock. The message comes again."""
         logger.info(
             "%s: the lock on message %s is lost; the message comes again",
             self._calls.what,

@@ -37,7 +37,8 @@ class Delivery:
     """The broker payload: one message that was delivered to the stream.
 
     Attributes:
-        received: The message with its present lock. A lost lock is replaced, in the SDK's thread.
+        received: The message with its current lock. If the message comes again, the SDK's thread replaces this value;
+            see `come_again`.
         link: The AMQP link on which the message was locked, and on which it must be settled. Changes with `received`.
         deliveries: Service Bus's count of deliveries, including this one.
     """
@@ -58,8 +59,8 @@ class Delivery:
 def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
     """Make a delivery from a message of the SDK.
 
-    The key has the sequence number and the time at which Service Bus stored the message. A redelivery changes neither.
-    A queue that was deleted and created again counts from 1 again, but its messages have later times.
+    The key contains the sequence number and the time at which Service Bus stored the message. A redelivery changes
+    neither. In a queue that was deleted and created again, sequence numbers repeat, but the times are later.
     """
     number = received.sequence_number
     assert number is not None

@@ -81,7 +81,7 @@ class ServiceBusSettings(DeliverySettings):
 
     @property
     def is_emulator(self) -> bool:
-        """Whether the connection is to the vendor's emulator, or to a compatible one, by AMQP without TLS."""
+        """Whether the connection is to an emulator (`UseDevelopmentEmulator=true`), by AMQP without TLS."""
         if self.connection_string is None:
             return False
         return _parts(self.connection_string).get("usedevelopmentemulator", "").lower() == "true"

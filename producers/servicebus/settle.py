@@ -72,8 +72,8 @@ class Settler:
         self._in_flight = in_flight
         self._delay_session = delay_session
         self._is_given_back = False
-        """Whether a message of the session was given back. Then the session's later messages come again too, even for
-        watchers that have already processed them.
+        """True once a message of the session was given back. The session's later messages then come again too, even if
+        watchers have processed them.
         """
         self._requests: deque[SettleRequest] = deque()
 

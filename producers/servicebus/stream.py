@@ -150,7 +150,7 @@ class Stream:
     # With sessions
 
     def _begin_accepting(self, client: sdk.Client, tasks: TaskGroup) -> None:
-        """Start a receiver that waits for a session, if none waits and another one is allowed."""
+        """Start another receiver of sessions, unless one waits for a session or `max_sessions` receivers exist."""
         if not self._waiting and self._acceptors < self._settings.max_sessions:
             self._acceptors += 1
             self._waiting += 1

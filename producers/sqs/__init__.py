@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from producers.sqs.producer import SqsSharedStreamProducer
 
 if find_spec("aiobotocore") is None:
-    # If the SDK is missing, raise the error of its import here. So the error shows when the plugin is loaded, and not
-    # only when a stream opens.
+    # If the SDK is missing, fail when the plugin is loaded, and not only when a stream opens.
     raise ModuleNotFoundError("No module named 'aiobotocore'", name="aiobotocore")
 
 __all__ = ["SqsSharedStreamProducer"]

@@ -1,4 +1,4 @@
-"""Gives an id to each poll of a FIFO queue. After a lost answer, a poll with the same id returns the same messages."""
+"""The ids of the polls of a FIFO queue. If an answer is lost, a poll with the same id returns the same messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _REPEATABLE_FOR_S: Final = 240.0
 
 
 class Attempts:
-    """The ids of polls. A poll whose answer was lost is repeated with its id, to get the messages of this answer.
+    """The ids of polls. If an answer is lost, a later poll uses its id again, to get the lost messages.
 
-    Without the repetition, these messages would block their groups until their visibility timeout ends.
+    Otherwise, the lost messages would block their groups until their visibility timeout ends.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Iterator[str]:
-        """Give a poll its id: the id of a poll whose answer was lost, or else a new id."""
+        """Yield the id of a poll whose answer was lost, or else a new id."""
         now = anyio.current_time()
         self._lost = [one for one in self._lost if one[1] > now]
         identity, until = (

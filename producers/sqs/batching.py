@@ -71,13 +71,12 @@ def _waiter_of(pending: _Pending[T]) -> _Waiter[T]:
 class Batches(Generic[T]):
     """Sends entries in requests of up to ten.
 
-    A request that is not full is sent only when no other request is open. Until then, its entries wait for further
-    entries. So a single entry is sent at once, and the more entries there are, the fuller the requests are.
+    A request that is not full is sent only when no other request is open. So a single entry is sent at once, and
+    entries that arrive while a request is open share the next request.
 
     Args:
-        send: Makes one request. The ids of its entries are their indices. Returns SQS's answer.
-        concurrency: The most requests at the same time. While a request is open, another request is sent only if it is
-            full (ten entries).
+        send: Sends one request, with the entries' indices as their ids. Returns SQS's answer.
+        concurrency: The most requests at the same time.
     """
 
     def __init__(
@@ -148,8 +147,7 @@ class Batches(Generic[T]):
     async def _request(self, batch: Sequence[_Pending[T]]) -> None:
         error: BrokerError = BrokerUnavailable("the request was given up at the end of the stream")
         try:
-            # The outcome of a cancelled request would be unknown, and its entries would be sent again. So shield the
-            # request until its answer arrives.
+            # Shield the request until its answer arrives, because the outcome of a cancelled request is unknown.
             with anyio.move_on_after(_REQUEST_TIMEOUT_S, shield=True) as scope:
                 try:
                     answer = await self._send([pending.entry for pending in batch])

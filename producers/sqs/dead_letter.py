@@ -24,7 +24,7 @@ _LONGEST_REASON: Final = 1_000
 
 
 class DeadLetters:
-    """The dead-letter queue of the connection; if the connection names none, the one of the queue's redrive policy."""
+    """The dead-letter queue that the connection names, or else the one that the queue's redrive policy names."""
 
     def __init__(self, client: Any, queue: Queue, settings: SqsSettings) -> None:
         self._client = client
@@ -58,9 +58,9 @@ class DeadLetters:
         """Send a message to the dead-letter queue, with its own attributes and `triggerer.dead-letter.*`.
 
         The attributes `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has
-        at least a `reason`. SQS allows ten attributes in all, so some of these may be missing. If this process stops
-        before the original is deleted, the message is sent again with the same `message-id`. A FIFO queue drops the
-        repeat if it comes within five minutes.
+        at least a `reason`. SQS allows ten attributes in all, so some of ours may be left out. If this process stops
+        before the original is deleted, the message is sent again with the same `message-id`. A FIFO queue drops such a
+        repeat within five minutes.
 
         Args:
             attributes: The message's own attributes with their types, as SQS sent them. None: the attributes of

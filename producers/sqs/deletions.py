@@ -27,8 +27,7 @@ class _Left:
     """The messages that an attempt did not delete.
 
     Attributes:
-        error: The most serious reason why a deletion must be repeated later. A refusal is more serious than throttling,
-            and throttling is more serious than an unreachable service.
+        error: The most serious error of the attempt: a refusal, else throttling, else any other error.
     """
 
     def __init__(self) -> None:
@@ -51,10 +50,7 @@ def _nothing(messages: Sequence[Delivery]) -> None:
 
 
 class Deletions:
-    """Deletes messages by their newest receipt handles.
-
-    A failed deletion is repeated, now or when the message comes again.
-    """
+    """Deletes messages by their newest receipt handles, and repeats failed deletions."""
 
     def __init__(
         self, client: Any, queue: Queue, in_flight: InFlight, *, unavailable_after_s: float
@@ -74,17 +70,16 @@ class Deletions:
         messages: Sequence[Delivery],
         mark_gone: Callable[[Sequence[Delivery]], None] = _nothing,
     ) -> None:
-        """Delete messages; return when each is deleted, or cannot be deleted. Until then, they stay invisible.
+        """Delete messages; return when each message is deleted, or cannot be deleted now.
 
-        If SQS refuses a receipt handle, usually because the message's invisibility was not renewed in time, the message
-        cannot be deleted now. The message is remembered as finished: when it comes again, it is only deleted, and no
-        watcher receives it.
+        A message cannot be deleted if SQS refuses its receipt handle, usually because its invisibility was not renewed
+        in time. When such a message comes again, it is deleted, and no watcher receives it.
 
         Args:
             mark_gone: Called after each answer with the messages that are deleted, or cannot be deleted.
         Raises:
-            BrokerUnavailable: A message could not be deleted in `unavailable_after_s`, for reasons that may pass. While
-                SQS only demands fewer requests (`Throttled`), the time does not count.
+            BrokerUnavailable: A message could not be deleted for `unavailable_after_s`. The time while SQS throttles
+                (`Throttled`) does not count.
             BrokerRefused: This identity may not delete messages.
         """
         began = anyio.current_time()

@@ -82,8 +82,8 @@ def code_of(error: BaseException) -> str:
     code = str(error.response.get("Error", {}).get("Code", ""))
     space, _, name = code.rpartition("#")[2].rpartition(".")
     if space == "KMS":
-        # For an error of KMS, the SDK gives the older name, which begins with `KMS.`. Keep this prefix: the rest, such
-        # as `AccessDeniedException`, can also be the name of an error of SQS itself.
+        # The code of a KMS error begins with `KMS.`. Keep this prefix, because SQS itself has errors with some of these
+        # names, such as `AccessDeniedException`.
         return (
             "KmsThrottled"
             if name == "ThrottlingException"

@@ -127,9 +127,9 @@ class InFlight:
         return group[group.index(delivery) + 1 :] if delivery in group else ()
 
     def repeat(self, delivery: Delivery) -> list[Delivery]:
-        """Replace the deliveries of a message and of later messages of its group. Return the new deliveries, in order.
+        """Return new deliveries, in order, for a message and the later messages of its group, to yield them again.
 
-        Outcomes of the old deliveries are ignored. All messages stay invisible to other receivers, and SQS counts no
+        Outcomes of the old deliveries are ignored. The messages stay invisible to other receivers, and SQS counts no
         delivery.
         """
         again = {one: one.repeated() for one in (delivery, *self.behind(delivery))}

@@ -78,7 +78,7 @@ class Delivery:
         self.renewing: anyio.Event | None = None
         """Set once the open request that renews the message is answered. None: no such request is open."""
         self.is_lost = False
-        """True if the message's handle is known to be void, so that other receivers see the message again."""
+        """True if the receipt handle is known to be invalid. Other receivers may see the message then."""
 
     def record_redelivery(self, raw: Mapping[str, Any]) -> None:
         """Record that the message came again while it is in flight: only the newest handle is valid."""

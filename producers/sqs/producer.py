@@ -30,8 +30,8 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     - `run` receives messages and renews their visibility timeouts. A message stays invisible to other receivers until
       it is advanced, up to SQS's limit of 12 hours.
     - `advance` deletes finished messages. Lanes that advance at the same time share requests. A failed message becomes
-      visible again after a growing delay. The later messages of its group become visible a second after this
-      message, so that their order stays. Other groups continue. SQS counts deliveries, so counts survive restarts.
+      visible again after a growing delay. The later messages of its group become visible a second later, which keeps
+      the order. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - A message goes to the dead-letter queue after `max_deliveries` failures, or after fewer if the queue's redrive
       policy says so. The reason is in the message's attributes. Rejected messages go to the dead-letter queue too.
       Without a dead-letter queue, the runtime parks rejected messages.
@@ -104,9 +104,8 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """Return `<queue>/<message id>`.
 
-        SQS creates the ids and never repeats one, not even for a queue that is deleted and created again. A message
-        that is sent twice has two ids. A FIFO queue drops the second copy, if it has the deduplication id of the first
-        copy and is sent within five minutes.
+        SQS never repeats an id, not even in a queue that is deleted and created again. A message that is sent twice has
+        two ids.
         """
         return f"{name_of(self._name)}/{broker_payload.id}"
 

@@ -33,7 +33,7 @@ class Queue:
     """A queue as its attributes describe it.
 
     Attributes:
-        visibility_s: The queue's visibility timeout, or the connection's setting in its place. Our requests ask for
+        visibility_s: The visibility timeout: the connection's setting, or else the queue's own. Our requests ask for
             `lease_s`, usually twice as long.
         redrive: The queue's own redrive policy; None: it has none.
         retention_s: How long the queue stores a message; None: SQS does not say.
@@ -68,8 +68,8 @@ def name_of(queue: str) -> str:
 def canonical(queue: str) -> str:
     """Return a queue's name unchanged, or its URL normalized, so that all URLs of one queue are equal.
 
-    Source: SQS's older endpoints, `queue.amazonaws.com` and `<region>.queue.amazonaws.com`, name the same
-    queues as `sqs.<region>.amazonaws.com`.
+    `<region>.queue.amazonaws.com` is an older name of `sqs.<region>.amazonaws.com`, and `queue.amazonaws.com` of
+    `sqs.us-east-1.amazonaws.com`.
     """
     if not is_url(queue):
         return queue
@@ -87,11 +87,10 @@ def canonical(queue: str) -> str:
 
 
 def identity(queue: str, connection: Mapping[str, Any]) -> str:
-    """Return one identity for all ways to name a queue, as far as the connection's settings tell.
+    """Return the same identity for a queue's name and URL, if the connection's settings show that they are one queue.
 
-    A URL becomes the queue's name if the URL has the connection's account, and the connection's region or endpoint. Any
-    other URL is only normalized; see `canonical`. If the connection states no account, or neither region nor endpoint,
-    the name and the URL of a queue have different identities.
+    A URL becomes the queue's name if it contains the connection's account, and the connection's region or endpoint. Any
+    other URL is only normalized (see `canonical`), and then the name and the URL have different identities.
 
     Args:
         connection: The keys and values of the connection's section.

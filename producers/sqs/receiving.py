@@ -79,7 +79,7 @@ class Receiving:
         self._has_changed.set()
 
     async def run(self) -> None:
-        """Receive until cancelled, and then wait for open polls, because their answers may have messages.
+        """Receive until cancelled, and then wait for open polls, because their answers may contain messages.
 
         Raises:
             BrokerUnavailable: SQS has not answered for `unavailable_after_s`.

@@ -41,8 +41,8 @@ class SqsSettings(DeliverySettings):
     account: OptionalText = None
     """The id of the account that owns queues given by name. None: the account of `role_arn` or of the credentials.
 
-    If the section has `account` or `role_arn`, and also `region` or `endpoint_url`, a queue's name and its URL are one
-    stream.
+    With `account` or `role_arn`, and `region` or `endpoint_url`, a watcher that states a queue's name shares the stream
+    of a watcher that states its URL.
     """
     access_key_id: OptionalText = None
     secret_access_key: OptionalText = field(default=None, repr=False)
@@ -57,8 +57,8 @@ class SqsSettings(DeliverySettings):
     receivers: Positive = 4
     """The most polls at the same time. Usually one poll is open, and more only while the queue has many messages."""
     receive_wait_s: Annotated[int, Field(gt=0, le=20)] = 10
-    """How long a poll waits for messages, in seconds. Before a stream stops, it waits for its open polls, so stopping
-    can take this long. The messages of a cancelled poll would be invisible to all receivers for a while.
+    """How long a poll waits for messages, in seconds. Stopping can take this long, because a stream waits for its open
+    polls. The messages of a cancelled poll would stay invisible to all receivers for a while.
     """
     max_in_flight: Positive = 1_000
     """The most messages that are received, and neither deleted nor given back. Other receivers do not see them."""

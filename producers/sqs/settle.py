@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""The later messages of a group become visible this number of seconds after the failed message. Some services with
-SQS's API then deliver the failed message alone first, and count no delivery of the later messages.
+"""The later messages of a group become visible this number of seconds after the failed message. Otherwise, some
+services with SQS's API would deliver them together with that message, and count a delivery of each.
 """
 
 
@@ -35,9 +35,8 @@ class _Progress:
 
     Attributes:
         to_delete: The messages of all clean lanes, which are deleted together. A lane is clean if each of its messages
-            is still in flight and has a clean outcome (`AdvanceOutcome.is_clean`).
-        done: The indices of finished lanes that are not clean. The messages of such a lane are advanced one by one.
-            `take_done` returns the indices and clears the list.
+            is in flight and has a clean outcome (`AdvanceOutcome.is_clean`).
+        done: The indices of the other lanes that are finished, until `take_done` returns them.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")
@@ -202,9 +201,8 @@ class Settler:
         """Redeliver a message after a delay, and the later messages of its group after it."""
         in_flight = self._in_flight
         if outcome.failed and not outcome.blames_event and not delivery.is_lost:
-            # The watchers that fail this message had stopped at an earlier message, and never processed this one. So
-            # yield the message again from memory. If the message were given back, SQS would count another delivery, and
-            # the queue's redrive policy removes a message after too many deliveries.
+            # The failing watchers stopped at an earlier message and never processed this one, so yield it again from
+            # memory. Giving it back would count a delivery, and the redrive policy limits deliveries.
             self._give_again(in_flight.repeat(delivery), self._policy.delay(1))
             return
         failures = in_flight.failures(delivery)

@@ -48,7 +48,7 @@ class Visibility:
             while True:
                 now = anyio.current_time()
                 for delivery in self._in_flight.due(now):
-                    # Put the next renewal off, so that the message is not due again before SQS has answered this one.
+                    # Put the next renewal off, so that the message is not due again at once.
                     self._in_flight.mark_not_renewed(delivery, now)
                     if delivery.renewing is None:
                         delivery.renewing = anyio.Event()

@@ -52,7 +52,7 @@ class TestFilesOfDirectory(ProducerConformance):
 
 
 class _FilesOfPattern(ProducerConformance):
-    """The common hooks of two producers: one moves a file to claim it, the other remembers which files it has seen."""
+    """The common hooks for the producers of `FilePatternTrigger`."""
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:

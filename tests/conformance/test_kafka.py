@@ -36,8 +36,8 @@ class TestKafka(ProducerConformance):
         await asyncio.to_thread(self.server.create_topic, f"{self.topic}.dead-letter")
 
     async def teardown(self) -> None:
-        # aiokafka 0.14 does not close a connection that is cancelled while it opens. Collect it here, because the
-        # `filterwarnings` below do not apply in the next test.
+        # If connecting is cancelled, aiokafka 0.14 does not close the connection. Collect garbage here, so that
+        # Python's warning does not appear in the next test, which does not filter it.
         gc.collect()
 
     @pytest.mark.rule("5: a message that one subscriber rejects and another fails counts as failed")

@@ -47,8 +47,8 @@ class PubSubConformance(ProducerConformance):
 
 
 class TestPubSub(PubSubConformance):
-    # The messages have no ordering key, so each message is a lane of its own, and there is no order. There is no seek,
-    # because Google's server (pstest) redelivers empty messages after a seek.
+    # The messages have no ordering key, so each message is a lane, and lanes have no order. Seek is left out, because
+    # Google's server (pstest) redelivers empty messages after a seek.
     features = frozenset(Feature) - {
         Feature.ORDERING,
         Feature.LANES,

@@ -74,7 +74,7 @@ class _OnAQueue(ProducerConformance):
 
 
 class TestStandardQueue(_OnAQueue):
-    # A message is a lane of its own, so there is no order, and there is no position to set back.
+    # Each message is a lane, and lanes have no order. A queue has no position to set back.
     features = frozenset(Feature) - {
         Feature.ORDERING,
         Feature.LANES,

@@ -12,7 +12,7 @@ class NotifySocket:
     """The datagram socket of a service manager, open within a `with` block.
 
     Args:
-        address: As `NOTIFY_SOCKET` has it: a path, or an abstract name behind `@`.
+        address: The value of `NOTIFY_SOCKET`: a path, or `@` with an abstract name.
     """
 
     def __init__(self, address: str) -> None:

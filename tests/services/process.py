@@ -1,8 +1,7 @@
-"""One server process: started, waited for, stopped or killed by its id, and started again.
+"""Server processes that tests can start, stop, kill and start again.
 
-All methods are synchronous. A server lives for a whole session, but each async test has an event loop of its own, and
-a server must not depend on the loop that started it. If a test's event loop must not block while the server stops, the
-test calls `await asyncio.to_thread(server.stop)`.
+All methods are synchronous, because a server outlives the event loop of the test that started it. An async test whose
+event loop must not block calls `await asyncio.to_thread(server.stop)`.
 """
 
 import asyncio
@@ -30,13 +29,13 @@ class ServiceUnavailable(Exception):
 
 
 class ServiceError(Exception):
-    """The service is installed, but did not work as asked. The message has the end of its log or output."""
+    """The service is installed, but did not work as asked. The message contains the end of its log or output."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Find `count` ports that nothing listens on, below the range that outgoing connections take.
+    """Return `count` free ports below the range of outgoing connections.
 
-    While a server is stopped, an outgoing connection could take the server's port if it were in that range.
+    While a server is stopped, an outgoing connection could take a port in that range.
     """
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
@@ -219,7 +218,7 @@ def temporary_home(name: str) -> Iterator[Path]:
 def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list[psutil.Process]:
     """Return the processes that have not ended in this time. Returns early once all have ended.
 
-    A zombie has ended: it has no resources, and its new parent may take a second to notice.
+    A zombie counts as ended.
     """
     deadline = time.monotonic() + within_s
     alive = list(processes)

@@ -1,8 +1,8 @@
-"""The parts of Airflow that we use, imported when the first trigger needs them.
+"""The parts of Airflow that we use.
 
-Importing Airflow takes seconds and creates its home directory, so Airflow is imported only when it is needed. This
-module uses two private names of Airflow, through which `reject_shared_stream_event` finds the event to reject. A
-release without these names is refused, because rejections would silently have no effect.
+Airflow is imported only when a trigger needs it, because the import takes seconds and creates a home directory. This
+module uses two private names, through which Airflow's `reject_shared_stream_event` finds the event to reject. A release
+of Airflow without these names is refused, because rejections would have no effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRIED = "3.3.2"
 
 
 class Bridge:
-    """The classes of the installed Airflow. `bridge` makes this object."""
+    """The classes of the installed Airflow."""
 
     def __init__(self) -> None:
         try:

@@ -12,7 +12,7 @@ from watchers.airflow.threads import StreamThread
 
 
 class AirflowProducer(SharedStreamProducer):
-    """Passes calls on to an Airflow producer, and gives it outcomes as Airflow's `AdvanceOutcome`.
+    """Passes calls on to an Airflow producer, with outcomes as Airflow's `AdvanceOutcome`.
 
     Airflow's own producers have no idempotency keys, so a redelivered message makes its asset events again. If a
     producer has a method `get_idempotency_key`, its keys are used.

@@ -31,7 +31,7 @@ class AirflowEventTrigger(BaseEventTrigger):
         AssetWatcher("orders", Orders(OrdersTrigger(topics=["orders"])))
 
     Args:
-        trigger: Airflow's trigger. The service makes the trigger again from the result of its `serialize()`.
+        trigger: Airflow's trigger. The service creates the trigger again from the result of its `serialize()`.
     Raises:
         DagError: `trigger` is no event trigger, or its `serialize()` names another class.
         PluginError: Airflow or the provider package is missing.
@@ -179,8 +179,8 @@ def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
 def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:
     given = type(trigger)
     if given is not kind and (wraps is not None or issubclass(given, kind)):
-        # The service makes the trigger again from its class path. If a subclass inherits `serialize`, the path is the
-        # path of its base class. So the base class's filter would silently run in place of the subclass's.
+        # The service creates the trigger again from its class path. If a subclass inherits `serialize`, the path names
+        # the base class, and the filter of the base class would silently run.
         raise DagError(
             f"{given.__qualname__} would run as {kind.__qualname__}",
             hint=f"subclass AirflowEventTrigger with `wraps = {given.__qualname__}`",

@@ -41,10 +41,7 @@ class AppearedFile:
 
     @property
     def idempotency_key(self) -> str:
-        """The key of the appearance, equal at each delivery.
-
-        The key can be stored even if the path has bytes that are not UTF-8.
-        """
+        """The key of the appearance, equal at each delivery. The key is valid UTF-8 even if the path is not."""
         return f"{text_of(os.fsencode(self.path.parent / self.name))}#{self.key}"
 
 

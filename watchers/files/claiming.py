@@ -1,12 +1,11 @@
 """Claims files that appear in a directory, with a unique id for each appearance. Blocking I/O, no state.
 
-A file is renamed to `.claimed/<name>/<id>` in the same directory before its event is made. The rename is atomic, so
-each appearance gets one unique id. Path, inode and times do not identify an appearance. `cp -p`, `rsync -t` and
-`tar -x` set the time. Inodes are used again, and a hard link has the inode of the file that it links to. The time of a
-file's status (ctime) comes closest, but also changes within one appearance (`chmod`, or the deletion of another link).
+A file is claimed before its event is created: it is renamed to `.claimed/<name>/<id>` in the same directory. The rename
+is atomic, so each appearance gets one unique id. Path, inode and times do not identify an appearance: `cp -p` sets the
+time, inodes are used again, hard links share an inode, and `chmod` changes the ctime.
 
-A claimed file stays until it is deleted or rejected. Until then, each scan finds the file with its id: after a crash,
-in another instance, or for another watcher of the same file.
+A claimed file stays until it is deleted or rejected. Until then, each scan finds the file under its id, even after a
+crash or in another instance.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def claim(directory: Path, names: Iterable[str]) -> tuple[list[FoundFile], dict[
     """Claim the present files with these names; return all claimed files, and the failures by name.
 
     Files of one name are in the order of their claims. Claims survive a power failure. A claim that reported a failure
-    may be complete nevertheless. The next call finds the claim, or tries again.
+    may exist nevertheless. The next call finds that claim, or tries again.
     """
     found: list[FoundFile] = []
     failures: dict[str, OSError] = {}
@@ -137,7 +136,7 @@ def _make_folders(directory: Path, claims: Path) -> None:
 
 
 def make_folder(folder: Path, *, like: Path) -> None:
-    """Make a folder with the mode of `like`, unless the folder exists.
+    """Create a folder with the mode of `like`, unless the folder exists.
 
     With this mode, other users who may write in the directory `like`, for example in `/tmp`, can claim files too.
 
@@ -204,7 +203,7 @@ def set_aside(found: FoundFile) -> Path:
     """
     folder = found.path.parent / REJECTED
     folder.mkdir(exist_ok=True)
-    # The new name has the claim's id, so that the file does not replace an earlier rejected file of its name.
+    # The new name contains the claim's id, so that an earlier rejected file of this name is not replaced.
     aside = folder / named_with(found.path.name, f".{found.claim}")
     found.claimed.rename(aside)
     _remove_if_empty(found.claimed.parent)
@@ -221,7 +220,6 @@ def named_with(name: str, end: str) -> str:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    # Ignore errors: another process may have claimed a file, or removed the folder. The folder above stays, to show
-    # that files were claimed in this directory.
+    # Ignore errors: another process may have claimed a file of this name, or removed the folder.
     with suppress(OSError):
         folder.rmdir()

@@ -1,16 +1,15 @@
 """Moves files that match patterns out of a directory, so that each appearance fires once. Blocking I/O, no state.
 
-1. A marker is made in `.moving` in the same directory: a symbolic link whose name is the appearance's id, and whose
-   text is the file's inode and new path. A link is made in one step, so no marker is half-written. The link is not
-   followed.
-2. The file is renamed to its new path in one step.
-3. The file's event is made. Once the event is durable, the marker is deleted.
+1. A marker is created in `.moving` in the same directory. It is a symbolic link, because a link is created atomically.
+   Its name is the appearance's id, and its text is the file's inode and new path. Nobody follows the link.
+2. The file is renamed to its new path.
+3. The file's event is created. Once the event is durable, the marker is deleted.
 
-After a crash, the next scan finds the marker, and makes the event again with the marker's id. The database stores an
-id only once, so no file is lost, and none fires twice.
+After a crash, the next scan finds the marker, and creates the event again with the marker's id. The store keeps one
+event per id, so no file is lost, and no file fires twice.
 
-A move never overwrites a file. If the new name is free, an empty file is first made under it (with `O_EXCL`), and the
-rename replaces only the empty file. If the new name is taken, the marker's id is added to it.
+A move never overwrites a file. If the new name is free, an empty file first reserves the name (`O_EXCL`), and the
+rename replaces only this empty file. If the new name is taken, the marker's id is added to the name.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ def move(
     again, even after a power failure.
 
     Args:
-        intended: The ids of interrupted moves, see `Pending`. A repeated move uses its former id and marker again. With
-            two markers the file would fire twice.
+        intended: The ids of interrupted moves, see `Pending`. A repeated move uses the same id and marker, because the
+            file would fire twice with two markers.
     Raises:
         OSError: A folder or a marker cannot be made, and no file was moved. Or the moves could not be made durable;
             then `pending` finds the files that were moved.

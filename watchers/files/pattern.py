@@ -31,9 +31,9 @@ _PROCESSED = "processed"
 class FilePatternTrigger(BaseEventTrigger):
     """Fires once for each file of `directory` whose name matches `pattern`.
 
-    A file fires as soon as two scans in a row have found it with equal size and time of modification. The event's
-    `extra` has `path`, `name`, `size` in bytes and `modified_at`. If the trigger moves the file, `path` is the path
-    after the move. Triggers with the same `directory`, `poke_interval`, `claim` and `move_to` share one scan.
+    A file fires as soon as two scans in a row have found it with equal inode, size and time of modification. The
+    event's `extra` has `path`, `name`, `size` in bytes and `modified_at`. If the trigger moves the file, `path` is the
+    path after the move. Triggers with the same `directory`, `poke_interval`, `claim` and `move_to` share one scan.
 
     Args:
         directory: The directory to scan. Its subfolders are not scanned. If it is missing, the trigger waits for it.

@@ -1,11 +1,12 @@
 """The producers of `FilePatternTrigger`.
 
-`MovingProducer` moves the files that fire. `RememberingProducer` leaves them in place, and stores which have fired.
+`MovingProducer` moves the files that fire. `RememberingProducer` leaves files in place, and stores which files have
+fired.
 
 If a scan finds files that can fire, the producer broadcasts a `PatternSighting`, to which each filter adds its pattern.
 Then the producer delivers the files that match. The patterns are collected again at each scan, so a filter also gets
-files that were there before it joined. A file fires as soon as two scans in a row have found it with equal size and
-time of modification.
+files that were there before it joined. A file fires as soon as two scans in a row have found it with equal inode, size
+and time of modification.
 """
 
 from __future__ import annotations

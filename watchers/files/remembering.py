@@ -15,11 +15,11 @@ from watchers.files.appeared import AppearedFile, SeenFile
 _SIZE: Final = 8
 """The bytes of a file's digest. Two of 100,000 files have equal digests with a probability of 1 in 3,000 million."""
 _MOST: Final = 90_000
-"""The most files, counted once for each pattern: the store accepts 1 MiB, and each file needs about 11 bytes."""
+"""The most files. A file that fired for two patterns counts twice. The store accepts 1 MiB: about 11 bytes per file."""
 
 
 class Memory:
-    """The files that have fired, by pattern. A file is known by its name, inode, size and time of modification.
+    """The files that have fired, by pattern. Name, inode, size and time of modification identify a file.
 
     Args:
         directory: The directory, for error texts and the paths of files.

@@ -70,12 +70,10 @@ async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str
 
 
 def _end_when_replaced(consumer: Any, instance: str) -> None:
-    """Let a static member fail, instead of joining again, once the broker no longer knows the member.
+    """Make a static member fail when another consumer joins with its `group_instance_id`.
 
-    Another consumer may join with the same group_instance_id. aiokafka's heartbeats do not contain this id, so the
-    broker answers the replaced consumer "unknown member", not "fenced". On that answer, aiokafka would join again and
-    expel the other consumer, which would join again too. The two would rebalance the group at every heartbeat, for
-    ever.
+    aiokafka's heartbeats lack this id, so the broker answers "unknown member" instead of "fenced". aiokafka would then
+    join again and expel the other consumer, which would do the same. The group would rebalance at every heartbeat.
     """
     coordinator = coordinator_of(consumer)
     reset_generation = coordinator.reset_generation
@@ -93,12 +91,11 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
 
 
 def _leave_while_joining(consumer: Any) -> None:
-    """If a consumer is closed while it joins its group, let it leave the group at once.
+    """Make a consumer that is closed while it joins its group leave the group at once.
 
-    The broker answers a join when all other members have joined too, or after `group.initial.rebalance.delay.ms` (3 s
-    by default). Until then, the broker reads no other request from that connection, and aiokafka waits for the answer.
-    If the connection were just closed, the group would still assign partitions to the closed consumer. Nobody would
-    read them until the consumer's session expires. So the leave request is sent over another connection.
+    The broker may delay its answer to a join for seconds. Meanwhile it reads no other request of that connection, so
+    the leave request is sent over another connection. Without that request, the group would assign partitions to the
+    closed consumer, and nobody would read them until its session expires.
     """
     coordinator = coordinator_of(consumer)
     closing = closing_of(coordinator)
@@ -144,13 +141,12 @@ async def _leave_group(consumer: Any) -> None:
             except sdk.KafkaError as error:
                 # Only log the error: without a leave request, the broker removes the member when its session expires.
                 logger.info("group %s could not be left: %s", coordinator.group_id, error)
-    # Forget the membership. Otherwise the client would send a second leave request, over the connection that sent the
-    # join. The broker does not read that connection before it answers the join.
+    # Forget the membership, so that the client sends no second leave request over the connection of the join.
     coordinator.reset_generation()
 
 
 async def raise_reason(settings: KafkaSettings, what: str) -> None:
-    """Connect to the first server and raise the reason if that fails: the client reports only "cannot connect".
+    """Connect to the first server, and raise the reason if that fails. The client itself reports no reason.
 
     Returns if the connection succeeds now. The caller then raises the client's own error.
     """
@@ -168,8 +164,8 @@ async def raise_reason(settings: KafkaSettings, what: str) -> None:
 async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
     """Leave the group and end all tasks and connections of the consumer within seconds, even if no broker answers.
 
-    aiokafka's own `stop` ends early if a fetch waits for an unreachable broker. `stop` awaits a task that it has
-    cancelled, and the cancellation propagates to `stop` itself. Connections and tasks then stay open.
+    If a fetch waits for an unreachable broker, aiokafka's own `stop` ends early and leaves connections and tasks open.
+    The reason: `stop` awaits a task that it has cancelled, and so gets the cancellation itself.
     """
     stopped = False
     try:
@@ -180,9 +176,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         # Only log the error: without a leave request, the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
-        # If `stop` has not ended, end the tasks that it left. It may have taken too long. Or a cancellation that the
-        # client raised may have interrupted it despite the shield: while our own task is being cancelled, `guarded`
-        # cannot tell the client's cancellation from ours.
+        # `stop` took too long, or the client's own cancellation interrupted it. End the tasks that still run.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
                 await abort_consumer(consumer)
@@ -198,5 +192,5 @@ async def abort_consumer(consumer: Any) -> None:
     try:
         await guarded(client_of(consumer).close(), "closing of the connections")
     except BrokerError as error:
-        # Only log the error: the closing of a connection was cancelled together with the consumer's `stop`.
+        # Only log the error: the consumer is not used again.
         logger.info("%s", error)

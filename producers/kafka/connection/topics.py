@@ -70,5 +70,5 @@ class Topics:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether the name is a pattern, which stands for all topics that it matches."""
+    """Whether the name is a pattern."""
     return name.startswith("^")

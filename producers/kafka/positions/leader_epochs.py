@@ -1,8 +1,8 @@
 """Remembers, for one partition, which leader wrote the messages that were read. Synchronous, without I/O.
 
-Each new leader of a partition has a higher epoch, and each batch of messages contains its leader's epoch. A reader
-tells the broker the epoch of the last message that it read. The broker knows the offset at which the messages of that
-epoch end in its log. If this offset is before the reader's position, the log was cut there (KIP-101, KIP-320).
+Each new leader of a partition has a higher epoch, and each batch of messages contains its leader's epoch. A fetch
+contains the epoch of the last message read. The broker looks up where the messages of that epoch end in its log. If
+they end before the reader's position, the log was cut there (KIP-101, KIP-320).
 """
 
 from __future__ import annotations

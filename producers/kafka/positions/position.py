@@ -1,7 +1,7 @@
 """The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
-The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It has the failures of one message only,
-because a commit never passes a failed message.
+The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It contains the failure count of one
+message only, because a commit never passes a failed message.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ _VERSION = 1
 class UsedOffsets(NamedTuple):
     """Offsets that a log may use again after a cut, from `since` up to, but not including, `below`.
 
-    Lost messages at these offsets may have events already, stored under a key that consists of topic, partition and
-    offset. So the key of a new message at such an offset also has `epoch`, the epoch of the leader that wrote the lost
-    messages.
+    Lost messages at these offsets may have events already. So the idempotency key of a new message at such an offset
+    also contains `epoch`, the epoch of the leader that wrote the lost messages.
     """
 
     since: int
@@ -32,9 +31,9 @@ class UsedOffsets(NamedTuple):
 class CutTopic(str):
     """A topic's id, with the cuts that a reader knew; compares equal to the plain id.
 
-    The position of a message that was read after a cut has this object as its incarnation. A reader that begins at the
-    position then knows that the cuts in `used` were handled, and does not go back to them. The store keeps only the
-    plain id, so a reader that begins after a restart goes back to the cuts again.
+    This object is the incarnation in the position of a message that was read after a cut. A `LaneReader` that begins at
+    this position does not go back to the cuts in `used`. The store keeps only the plain id, so after a restart the
+    reader goes back to the cuts.
     """
 
     __slots__ = ("used",)
@@ -55,9 +54,8 @@ class CommittedPosition:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
         topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
-        partitions: How many partitions the topic had at the first commit for this partition. Partitions are numbered
-            from 0, so a partition with this number or a higher one was added later. It is read from its beginning:
-            `start="latest"` would lose the messages that were written before the partition was found.
+        partitions: How many partitions the topic had at the first commit for this partition. A partition with this
+            number or a higher one was added later. It is read from its beginning, whatever `start` is.
         epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
             its log, and so finds out whether the log was cut.
         mark: The store's mark at the commit; see `triggerer.abc.StoreMark`. None: the commit has none.

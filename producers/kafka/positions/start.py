@@ -57,7 +57,7 @@ class Start:
         return cls(time=value.astimezone(UTC))
 
     def to_json(self) -> Any:
-        """Return the start as a JSON argument; equal starts give equal text."""
+        """Return the start as a JSON value; equal starts return equal values."""
         if self.time is not None:
             return self.time.isoformat().replace("+00:00", "Z")
         if self.offsets:

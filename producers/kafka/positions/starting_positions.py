@@ -18,7 +18,7 @@ from producers.kafka.wire.cluster import Cluster, Membership, TopicDescription
 logger = logging.getLogger(__name__)
 
 _FEW: Final = 10
-"""A log line or an error names up to this many partitions or topics. If there are more, it has only their number."""
+"""A log line or an error names up to this many partitions or topics. More of them are only counted."""
 
 
 class StartingPositions:

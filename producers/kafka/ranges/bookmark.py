@@ -15,7 +15,7 @@ class Cut(NamedTuple):
     number: int
     """How many times the log was cut. If an event has offsets that are used again, its key contains this number."""
     below: int
-    """Events from before the cut may contain offsets of lost messages. All such offsets are below this one."""
+    """Earlier events may contain lost offsets up to, but not including, this one."""
     is_reported: bool
     """Whether an event has reported the cut, as `rewound_from`."""
 

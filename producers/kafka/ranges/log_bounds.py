@@ -69,7 +69,7 @@ async def _read(settings: KafkaSettings, topics: list[str]) -> _Logs:
             _, partitions = found.setdefault(view.topic, (view.topic_id, {}))
             partitions[view.partition] = Bounds(view.first, view.end)
         if ends.left_out:
-            # Raise, because the caller would report a partition that is missing in the result as lost.
+            # The caller would report a missing partition as lost, so raise an error instead.
             raise BrokerUnavailable(
                 f"{names_of(ends.left_out)} at {settings.bootstrap_servers} changed during the look-up of their ends:"
                 " the topic was created again, or a leader was elected",

@@ -28,9 +28,8 @@ logger = logging.getLogger(__name__)
 class LogEnds:
     """Looks up the oldest offset and the end of each partition of some topics, over one client.
 
-    A look-up usually sends one metadata request; with a pattern, two. It also sends two requests to each broker that
-    leads a partition, for the ends and for the oldest offsets. The first look-up, a leader election and a new topic
-    cost more requests.
+    A look-up usually sends one metadata request (with a pattern, two), and two requests to each broker that leads a
+    partition.
 
     Args:
         start: Where a watcher begins in a topic that is not in its bookmark.
@@ -59,9 +58,9 @@ class LogEnds:
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now.
 
-        If a topic was created again since the previous look-up, or a partition's leader changed, the offsets may belong
-        to another log. So this topic or partition is left out until the next look-up. A topic or partition that is new
-        since the previous look-up also appears only in the next look-up.
+        Topics and partitions that appeared since the previous look-up are left out until the next look-up. So is a
+        topic that was created again, and a partition whose leader changed, because the offsets may belong to another
+        log.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -132,10 +131,9 @@ class LogEnds:
         ends: Mapping[TopicPartition, int],
         described: Mapping[str, TopicDescription],
     ) -> Mapping[TopicPartition, int]:
-        """Return, by partition, the offset at which the log was cut, if the bookmark's offset is beyond it.
+        """Return the partitions whose log was cut before the bookmark's offset, each with the offset of the cut.
 
-        A new leader's log may differ from the former leader's log. The brokers know up to which offset the two are
-        equal.
+        A log can be cut when a new leader is elected whose log lacks the end of the previous leader's log.
         """
         cut: dict[TopicPartition, int] = {}
         asked: dict[TopicPartition, int] = {}
@@ -154,8 +152,8 @@ class LogEnds:
         for one in asked:
             known = bookmark.of_partition(one.topic, described[one.topic].topic_id, one.partition)
             assert known is not None
-            # An open transaction makes `ends` smaller than the end of the log. So prefer the offset at which the
-            # messages of the bookmark's epoch end in the broker's log, if the broker told it.
+            # While a transaction is open, `ends` is smaller than the end of the log. So prefer the offset at which the
+            # bookmark's epoch ends in the log, if the broker returned it.
             end = found.get(one, ends[one])
             if end < known.to:
                 cut[one] = end

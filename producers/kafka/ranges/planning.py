@@ -45,7 +45,7 @@ class OffsetRange:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
         rewound_from: Set in the first range after a cut: where the offsets of lost messages end. For example, a range
             begins at offset 40 and has 50 here: earlier events had the offsets 40 to 49, and those messages are lost.
-        cut: If earlier events may have had these offsets, how many times the partition's log was cut. Otherwise 0.
+        cut: How many times the partition's log was cut, if earlier events may contain these offsets; otherwise 0.
     """
 
     topic: str

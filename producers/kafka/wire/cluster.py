@@ -1,9 +1,8 @@
 """Sends the requests for which aiokafka has no public method.
 
-A commit is sent with the membership under which its partition was assigned. aiokafka's own `commit` uses the generation
-at the time of the request. After a rebalance that generation is a later one, so the broker would accept a commit for a
-partition that another member owns by then. After a lost session the generation is -1, and a group without members
-accepts such a commit from any client (aio-libs/aiokafka#929).
+A commit is sent with the membership under which its partition was assigned, so the broker refuses a commit that comes
+too late. aiokafka's own `commit` sends the present generation. After a rebalance, such a commit could move the position
+of a partition that another member owns now (aio-libs/aiokafka#929).
 """
 
 from __future__ import annotations
@@ -87,9 +86,9 @@ class Cluster:
         return Membership(self._coordinator.generation, self._coordinator.member_id)
 
     def request_rejoin(self, membership: Membership) -> None:
-        """Rejoin the group now, and not only when the next heartbeat reports the rebalance.
+        """Rejoin the group now, without waiting for the next heartbeat to report the rebalance.
 
-        Does nothing if `membership` is no longer the current one, because the member has rejoined already.
+        Does nothing if the member has rejoined already, so that `membership` is out of date.
         """
         if self.membership() == membership:
             self._coordinator.request_rejoin()
@@ -183,8 +182,8 @@ class Cluster:
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
 
-        If the log has lost its end, this offset is before the last message that the leader of the epoch wrote. A
-        partition is left out if its broker does not know the epoch. The client must know the partitions' leaders.
+        If the log was cut, the messages of that epoch from this offset on are lost. A partition is left out if its
+        broker does not know the epoch. The client must know the partitions' leaders.
 
         Raises:
             BrokerUnavailable: The cluster does not answer, or a partition has no leader, or its leader has changed.
@@ -219,9 +218,9 @@ class Cluster:
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
         """Return a node and one of its connections, if possible a connection that carries no fetches.
 
-        A broker answers the requests of a connection one by one, so a fetch would delay the request. The coordinator's
-        connection carries no fetches. But while this member joins its group, the unanswered join request would delay
-        later requests.
+        A broker answers the requests of a connection in order, so a fetch would delay the request. The coordinator's
+        connection carries no fetches. That connection is not used while this member joins its group, because the join
+        would delay the request too.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.

@@ -1,8 +1,8 @@
 """Sends aiokafka's fetches with topic ids and epochs, so that a broker notices a replaced topic or log.
 
-aiokafka's own requests name a topic without its id. After a topic was deleted and created again, they continue in the
-new topic at the old offset. After a log was cut (an unclean leader election), new messages get offsets that the client
-has already read. aiokafka's own requests skip these messages.
+aiokafka's own requests name a topic without its id. If a topic is deleted and created again, the client continues in
+the new topic at the old offset. If a log is cut (an unclean leader election), new messages get offsets that the client
+has already read, so the client skips these messages.
 
 `Fetching` replaces the `send` of aiokafka's client. A test fails if a later version has no such attribute.
 """
@@ -55,7 +55,7 @@ class _Answer:
 
 
 class Reader(Protocol):
-    """Gives `Fetching` the topics by name, and the lanes. Implemented by `Assignment` and `LaneReader`."""
+    """Provides the topics by name, and the lanes, for `Fetching`. Implemented by `Assignment` and `LaneReader`."""
 
     @property
     def topics(self) -> dict[str, TopicDescription]: ...

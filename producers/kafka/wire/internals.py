@@ -29,11 +29,10 @@ def coordinator_of(consumer: AIOKafkaConsumer) -> Any:
 
 
 def create_no_topics(consumer: AIOKafkaConsumer) -> None:
-    """Let the consumer, which has not started, ask brokers about topics without creating the missing topics.
+    """Keep the consumer's metadata requests from creating topics. Call this before the consumer starts.
 
-    Brokers with `auto.create.topics.enable`, Kafka's default, create each topic that a client asks about, unless the
-    request forbids it. aiokafka's requests do not forbid it. So a topic that is deleted while it is read would come
-    back, with another number of partitions.
+    With `auto.create.topics.enable`, Kafka's default, a request of aiokafka creates each missing topic. A topic that is
+    deleted while it is read would come back, with another number of partitions.
     """
     client: Any = consumer._client
     get_connection = client._get_conn

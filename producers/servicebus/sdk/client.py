@@ -1,11 +1,10 @@
 """Clients and receivers of azure-servicebus, and every use of its private parts.
 
-The SDK's receiver fails at two things that a stream needs, so this module works below `receive_messages`:
+This module replaces the SDK's `receive_messages`, for two reasons:
 
-- Between two receive calls the SDK gives arriving messages back ("released"). A message that arrives at the end of a
-  wait is not lost, but later messages of its session overtake it. This module stores arriving messages in order.
-- While the SDK waits for messages, it can do nothing else, and it waits by polling. Here a task that waits for a frame
-  can be interrupted, to settle messages or to renew locks. An idle task wakes up a few times a minute.
+- Between two receive calls, the SDK releases arriving messages, and later messages of their session overtake them. This
+  module stores arriving messages in order.
+- While the SDK waits for messages, it cannot settle messages or renew locks. Here, both can interrupt the wait.
 
 Source: the code of 7.15. Check this module before pyproject.toml allows a later minor release.
 """
@@ -129,8 +128,8 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # The client tells Service Bus the idle timeout. If there is nothing to send for that time, Service Bus sends an
-        # empty frame. So a longer silence shows that the connection is broken.
+        # Service Bus learns this timeout, and sends an empty frame before it ends. So a longer silence means that the
+        # connection is broken.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.
@@ -247,7 +246,8 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
             nonlocal answered
             answered = True
 
-        # Receive Service Bus's flow frame here, because the SDK drops it. The frame comes after all messages under way.
+        # Service Bus answers with a flow frame, after all messages under way. The SDK drops that frame, so receive it
+        # here.
         link._incoming_flow = on_flow
         await link.flow(link_credit=0, drain=True, echo=True)
         with anyio.move_on_after(_DRAIN_TIMEOUT_S):

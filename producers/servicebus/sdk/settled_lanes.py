@@ -10,7 +10,7 @@ from triggerer.abc import AdvanceItem
 
 
 class SettledLanes:
-    """Counts the unsettled messages of one call of `advance_lanes`. Made and awaited on the event loop.
+    """Counts the unsettled messages of one call of `advance_lanes`. Created and awaited on the event loop.
 
     Args:
         batches: The items of each lane.

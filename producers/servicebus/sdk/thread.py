@@ -1,8 +1,8 @@
 """The thread and event loop that the SDK works in; all streams of the process share them.
 
-On the main event loop, a filter that computes would delay the renewal of locks, as it delays the SDK's own renewer
-(Azure/azure-sdk-for-python#37245). Code that never releases the interpreter's lock delays this thread too. For such
-code, run the trigger in a process of its own (`[triggerer.isolation]`).
+A filter that computes blocks the main event loop. If locks were renewed there, such a filter would delay the renewals
+(Azure/azure-sdk-for-python#37245). Code that never releases the GIL delays this thread too, so run such a trigger in a
+separate process (`[triggerer.isolation]`).
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Work(Generic[T]):
     """A coroutine that runs in the thread, until it ends or is cancelled.
 
     Attributes:
-        outcome: Done when the coroutine has ended, cleanup included. The future of `asyncio.run_coroutine_threadsafe`
-            would not do: if it is cancelled, it is done before the cleanup.
+        outcome: Done when the coroutine has ended, including its cleanup. The future of
+            `asyncio.run_coroutine_threadsafe` is done before the cleanup if it is cancelled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:

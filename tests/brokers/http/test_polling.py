@@ -474,9 +474,7 @@ async def test_a_redirect_is_followed(server: Server, streams: StreamHarness) ->
 async def test_keys_of_more_than_64_bits_are_told_apart(
     server: Server, streams: StreamHarness
 ) -> None:
-    """The keys of two items are long, and equal as floating-point numbers. An earlier version took the second item for
-    the first.
-    """
+    """The keys of two items are long integers, which are equal as floating-point numbers."""
     first = 123456789012345678901234567890
     server.document = [{"id": first}, {"id": first + 1}, {"id": 1.5}, {"id": 7}]
     view = await streams.add(polling(server, items="@value", item_key="id"))

@@ -101,7 +101,7 @@ class Driver:
             tg.start_soon(self._advance, lane)
 
     async def _advance(self, lane: Any) -> None:
-        """Advance the resolved messages at the head of the lane, until none is left or the first is unresolved."""
+        """Advance messages from the head of the lane, up to the first unresolved message."""
         try:
             while True:
                 batch = []

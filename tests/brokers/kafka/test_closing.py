@@ -1,4 +1,4 @@
-"""A consumer that is closed during a rebalance does not wait for its group, and the group does not wait for it."""
+"""If a consumer is closed during a rebalance, neither the consumer nor its group waits for the other."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -134,8 +134,7 @@ async def test_a_member_that_is_closed_while_it_joins_once_more_does_not_wait_fo
             async with driving(producer_on(servers, topic, topic)):
                 await _is_drained(stays)
                 with anyio.fail_after(10):
-                    # Wait for two clients to join: the new stream and the stream that leaves. The stream that stays
-                    # cannot join yet.
+                    # Wait until the new stream and the stream `leaves` are joining. The stream `stays` cannot join yet.
                     while len(joining) < 2:  # noqa: ASYNC110 (the client sends no notice)
                         await anyio.sleep(0.01)
                 await leaves.producer.aclose()
@@ -169,9 +168,8 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
             await is_time.wait()
     assert cut_off == []
     assert _connections(kafka_server) == 0
-    # The first member may have committed the offsets of some messages. The next member must get the others in 10 s. If
-    # the first member had not left the group, the next member would wait until the first member's session of 40 s
-    # expires.
+    # The next member must get all messages that the first member has not committed. If the first member were still in
+    # the group, the next member would wait 40 s for the end of its session.
     async with driving(producer_on(servers, topic, topic), everything) as after:
         with anyio.fail_after(10):
             await after.until(lambda: {*driver.values, *after.values} == {"a", "b", "c"})

@@ -117,8 +117,8 @@ class Watching(BaseEventTrigger):
             yield TriggerEvent(value)
 
 
-# If connecting is cancelled, aiokafka 0.14 drops the connection without closing it. Python warns of the connection when
-# it is collected as garbage. The test ends with a collection, so that the warning does not appear in another test.
+# If connecting is cancelled, aiokafka 0.14 does not close the connection. The test ends with `gc.collect()`, so that
+# Python's warning does not appear in another test.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )
@@ -158,8 +158,8 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     assert sink.derived(1) == [*"abcde", *since]
     assert sink.derived(2) == [*"abcdefghijklmnopqrst", *since]
 
-    # Restart with the sick watcher's stored position at offset 20, as if it was stored before the log was cut at 5. The
-    # position does not show the cut. Catch-up reads from offset 20 before the partition is assigned.
+    # Restart with a position of the sick watcher that was stored at offset 20, before the cut. Catch-up begins before
+    # the partition is assigned, and must go back to the cut at offset 5.
     Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     topic_id, _ = (await Watching.producer.find_positions(None))[place]
     row = LanePosition(1, encode_lane(place) or "", [topic_id, 20], datetime.now(UTC))

@@ -83,7 +83,7 @@ async def test_a_topic_of_dead_letters_that_will_not_be_there_is_warned_of(
 
 
 class BeforeTopicIds(DescribeTopicsRequest):
-    """Raises the client's error for an old broker, which has no version of this request with topic ids."""
+    """Fails as with a broker that has no topic ids (before Kafka 2.8)."""
 
     def prepare(self, versions: Any) -> Any:
         raise NotImplementedError
@@ -113,7 +113,7 @@ async def test_each_topic_that_a_pattern_matches_now_is_looked_at(
     kafka_server.create_topic(f"{prefix}-b", retention_ms="60000")
     kafka_server.create_topic(f"{prefix}-c", cleanup_policy="compact")
     kafka_server.create_topic(f"other-{prefix}", retention_ms="1000")
-    # A stream of a pattern does not read dead-letter topics, so a dead-letter topic does not count as a match.
+    # A pattern never matches a dead-letter topic.
     kafka_server.create_topic(f"{prefix}-a.dead-letter", retention_ms="1000")
     found = await promised(monkeypatch, kafka_server.bootstrap_servers, pattern)
     assert found.guarantee is Guarantee.EFFECTIVELY_ONCE

@@ -1,4 +1,4 @@
-"""On a real Apache Kafka, an idle stream fetches rarely, and this delays no message and no other request."""
+"""On a real Apache Kafka, an idle stream fetches rarely, without a delay of messages or other requests."""
 
 from __future__ import annotations
 

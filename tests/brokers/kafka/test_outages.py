@@ -111,7 +111,7 @@ async def test_a_topic_that_is_deleted_ends_the_stream_with_the_way_to_create_it
 
 
 async def test_no_topic_is_created_on_brokers_that_create_each_topic_that_is_asked_about() -> None:
-    """Kafka does so by default. Then a deleted topic would come back, and a misspelt topic would seem to be empty."""
+    """Brokers do so by default. A deleted topic could come back, and a misspelt topic could seem to be empty."""
     with service(open_kafka(creates_topics=True)) as server:
         servers = server.bootstrap_servers
         settings = KafkaSettings(bootstrap_servers=servers)

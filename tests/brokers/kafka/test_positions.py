@@ -248,7 +248,7 @@ async def test_a_topic_recreated_under_a_running_stream_ends_it_and_the_next_one
         await first.settled(2)
         kafka_server.delete_topic(topic)
         kafka_server.create_topic(topic)
-        # Write more messages than the old topic had, so that the new topic has one at the stream's next offset.
+        # Write more messages than the old topic had, so that the stream's next offset exists in the new topic.
         write(kafka_server, topic, *"uvwxyz")
         error = await first.until_failed()
     assert "deleted and created again" in str(error) or "no topic" in str(error)

@@ -143,13 +143,12 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
             kafka_server.produce(topic, [*"tuvwxyz"])
             with pytest.raises(BrokerUnavailable):
                 await reading.text(1)
-        # Take the position of the tenth message from before the cut. The offsets from 5 on now belong to other
-        # messages.
+        # This message was lost in the cut. Its offset belongs to another message now.
         position = producer.get_position(driver.seen[9])
         for offset in (2, 7, 10):
             async with read(producer, topic, [position[0], offset]) as reading:
-                # The paused stream has not noticed the cut yet. Until it has, no position can be read, because new
-                # messages would get the keys of lost messages.
+                # Reading fails until the paused stream has noticed the cut. Otherwise, new messages would get the keys
+                # of lost messages.
                 with pytest.raises(BrokerUnavailable, match="was cut before"):
                     await reading.text(1)
         await producer.resume()
@@ -233,8 +232,8 @@ async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each slice of a lane is read by a new client. If the client had to repeat its first request, the pause before the
-    # repetition would take as long as reading the slice. Here the pause is an hour, so a repetition fails the test.
+    # A new client reads each slice of a lane, and must not have to repeat its first request. Here the pause before a
+    # repeated request is an hour, so a repetition fails the test.
     arguments = KafkaSettings.reading_arguments
     monkeypatch.setattr(
         KafkaSettings,
@@ -262,8 +261,8 @@ async def test_a_message_that_was_kept_is_what_it_was(
             assert key(loaded) == key(message)
 
 
-# If connecting is cancelled, aiokafka 0.14 drops the connection without closing it. Collect garbage here, so that no
-# other test reports the connection.
+# If connecting is cancelled, aiokafka 0.14 does not close the connection. The test ends with `gc.collect()`, so that
+# Python's warning does not appear in another test.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )

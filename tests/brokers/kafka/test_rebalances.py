@@ -136,8 +136,8 @@ async def test_a_commit_under_a_membership_that_is_over_is_no_success(
         await one.count(PARTITIONS * 10)
         lane = one.seen[0].lane
         coordinator = one.producer._consumer._coordinator  # type: ignore[union-attr]
-        # Leave the group without telling the producer, as if the session were lost. aiokafka's own commit would then
-        # carry the generation -1, which a group without members always accepts.
+        # Leave the group without telling the producer, as if the session were lost. aiokafka's own commit would succeed
+        # now: its generation would be -1, which a group without members accepts.
         await coordinator._maybe_leave_group()
         mine = [AdvanceItem(m, ACKED) for m in one.seen if m.lane is lane]
         await one.producer.advance(mine)

@@ -140,9 +140,9 @@ class Scene:
         await eventually(is_marked)
 
     async def lose_half(self) -> datetime:
-        """Restore a backup made after half of the messages, and return its time.
+        """Restore a backup that contains half of the messages, and return its time.
 
-        The broker's positions are after all messages.
+        The broker's positions are past all messages.
         """
         await self.declare()
         async with self.serving() as database:

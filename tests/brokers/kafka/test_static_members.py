@@ -1,4 +1,4 @@
-"""Two consumers with one `group_instance_id`: the older one ends with an error, and leaves the newer one alone."""
+"""If two consumers have one `group_instance_id`, the older consumer ends with an error and does not rejoin."""
 
 import uuid
 

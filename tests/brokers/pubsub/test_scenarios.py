@@ -77,8 +77,8 @@ async def test_acks_that_fail_for_long_stay_bounded_and_are_dropped_with_their_l
         # Leases last one second. When they expire, their acks are dropped, and other messages come.
         await driver.advanced_count(60)
         sent = [request for request in double.requests if request.method == "Acknowledge"]
-        # A request has at most two ack ids of a message: the id of a lease that Pub/Sub has ended, but the producer has
-        # not dropped yet, and the id of the next delivery.
+        # A request may contain two ack ids of a message: from a delivery whose lease has just ended, and from the next
+        # delivery.
         assert max(len(request.ack_ids) for request in sent) <= 2 * 40
         assert len(driver.values) - len(driver.advanced) <= 40
         double.accept("Acknowledge")
@@ -337,7 +337,7 @@ async def test_as_many_poison_messages_as_slots_keep_nobody_out(
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: PubSubDouble, name: str, ordered: bool
 ) -> None:
-    """Two messages fail unread: the watchers failed at another message, and have not seen these messages.
+    """The messages in `left` fail unread: the watcher stopped at another message before it saw them.
 
     The producer repeats these messages from memory, so Pub/Sub counts no delivery. The messages of an ordering key stay
     in order.

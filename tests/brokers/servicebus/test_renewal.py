@@ -86,7 +86,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
     request: pytest.FixtureRequest, of: str
 ) -> None:
-    """The messages in flight come again after each lost lock: the watcher must not get another copy each time."""
+    """Messages in flight come again whenever their locks are lost, but the watcher must not get them again."""
     queue: Queue = request.getfixturevalue(of)
     queue.order("refuse_renewals", refuse=True)
     values = [f"m{number}" for number in range(20)]
@@ -138,8 +138,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.advance()
         await until(lambda: queue.values == [])
         assert sorted(driver.values) == values
-        # Settled messages are not renewed. Wait first for the renewals that were under way when the messages were
-        # settled: these renewals end within a lock's time.
+        # The locks of settled messages are not renewed. First wait for the renewals that were under way.
         await driver.stay_quiet(LOCK_S)
         renewals = queue.server.stats()["operations"].get("renew-lock", 0)
         await driver.stay_quiet(LOCK_S * 2)

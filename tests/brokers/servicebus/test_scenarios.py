@@ -172,7 +172,7 @@ async def test_what_follows_a_failed_message_of_a_session_comes_after_it(session
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     make_queue: MakeQueue, session: str | None
 ) -> None:
-    """Two messages fail unread: the watchers failed at another message, and have not seen these messages.
+    """The messages in `left` fail unread: the watcher stopped at another message before it saw them.
 
     The producer releases these messages, and a release does not count as a delivery.
     """

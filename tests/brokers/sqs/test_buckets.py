@@ -38,9 +38,9 @@ def queue(moto: SqsClient, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def notified(moto: SqsClient, queue: str, *objects: str) -> str:
-    """Make a bucket that notifies the queue, put these objects into it, delete the first, and return the bucket's name.
+    """Create a bucket that notifies the queue, put the objects into it, and delete the first object.
 
-    The bucket sends a test event first.
+    Return the bucket's name. The first message in the queue is the bucket's test event.
     """
     import botocore.session
     from botocore.config import Config

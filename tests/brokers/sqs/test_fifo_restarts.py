@@ -155,9 +155,9 @@ async def test_the_stream_is_begun_anew_after_the_restart_and_groups_keep_their_
 async def test_what_was_sent_before_a_restart_of_elasticmq_comes_in_the_order_of_its_group() -> (
     None
 ):
-    """The proxy lets the stream through once ElasticMQ has restored its messages.
+    """During the restart, the proxy refuses the stream, and no message is in flight.
 
-    None of the messages was in flight. `sqs_double` says how ElasticMQ treats messages in flight.
+    ElasticMQ would not keep the order of messages in flight; see `sqs_double`.
     """
     with open_elasticmq(durable=True) as server, open_tcp_proxy(server.port) as proxy:
         url = server.create_queue("ordered.fifo", visibility_s=30)
@@ -194,7 +194,7 @@ def _count(server: Any, url: str) -> int:
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: FifoDouble,
 ) -> None:
-    """The watchers failed at other messages, so they have not looked at the messages in `left`.
+    """The messages in `left` fail unread: the watcher stopped at another message before it saw them.
 
     These messages stay in flight, so the service counts no delivery. Their groups keep their order.
     """

@@ -18,7 +18,7 @@ def open_apicurio(*, heap: str = "512m") -> Iterator["ApicurioServer"]:
     """Start a registry without schemas, and stop it at the end of the block.
 
     Raises:
-        ServiceUnavailable: There is no Java 21, or no registry in the cache and no way to get it.
+        ServiceUnavailable: There is no Java 21, or the registry is not cached and cannot be downloaded.
     """
     java, program = find_java(JAVA), find_unpacked("apicurio")
     with temporary_home("apicurio") as home:

@@ -31,7 +31,7 @@ def open_elasticmq(*, durable: bool = False, heap: str = "256m") -> Iterator["El
             kill may lose the newest messages.
 
     Raises:
-        ServiceUnavailable: There is no Java 17, or no server in the cache and no way to get it.
+        ServiceUnavailable: There is no Java 17, or ElasticMQ is not cached and cannot be downloaded.
     """
     with _one_server(_with_archive(), durable, heap) as server:
         yield server

@@ -33,7 +33,7 @@ def open_kafka(
         behind_proxy: A second listener; None: the broker has only one.
         creates_topics: Whether the broker creates each topic that a client mentions, as brokers do by default.
     Raises:
-        ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
+        ServiceUnavailable: There is no Java 17, or Kafka is not cached and cannot be downloaded.
     """
     with _one_broker(kafka_with_archive(), heap, behind_proxy, creates_topics) as server:
         yield server
@@ -56,10 +56,10 @@ def _one_broker(
 
 @cache
 def kafka_with_archive() -> JavaProgram:
-    """Return Kafka with an archive of a broker's classes, with which a broker needs half the processor time to start.
+    """Return Kafka with an archive of its classes, which halves the processor time of a broker's start.
 
     Raises:
-        ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
+        ServiceUnavailable: There is no Java 17, or Kafka is not cached and cannot be downloaded.
     """
     return find_program("kafka").with_archive(_train)
 

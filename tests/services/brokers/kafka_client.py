@@ -37,7 +37,7 @@ class KafkaClient:
         placed: Mapping[int, Sequence[int]] | None = None,
         **config: str,
     ) -> None:
-        """Make a topic and wait until the broker serves it.
+        """Create a topic, and wait until the broker serves it.
 
         Args:
             placed: For each partition its nodes, the leader first; None: the cluster chooses the nodes.
@@ -104,8 +104,8 @@ class KafkaClient:
         """Return, by partition, the offset that the group has committed. Partitions without a commit are left out."""
         asked = [(topic, self.partitions(topic))]
 
-        # The request is made by hand, because aiokafka 0.14 ignores the error code of the whole answer, in the consumer
-        # and in the admin client. aiokafka would take "still loading" for "nothing committed".
+        # Send the request without aiokafka's own methods: aiokafka 0.14 ignores the answer's error code, so "still
+        # loading" would look like "nothing committed".
         async def ask(admin: AIOKafkaAdminClient) -> dict[int, int]:
             coordinator = await admin.find_coordinator(group)
             answer = await admin._send_request(OffsetFetchRequest(group, asked), coordinator)
@@ -187,9 +187,8 @@ class KafkaClient:
                         raise
                 await asyncio.sleep(0.05)
 
-        # Do not use confluent-kafka's admin client, although it would need no loop. If the garbage collector runs in a
-        # thread of librdkafka and finds such a client, the process aborts (confluent-kafka-python#2129). With 2.16.1,
-        # every second run of test_services.py ended so.
+        # Do not use confluent-kafka's admin client. If the garbage collector finds such a client while it runs in a
+        # thread of librdkafka, the process aborts (confluent-kafka-python#2129).
         return run_apart(attempts())
 
     def _consumer(self, request: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:

@@ -41,7 +41,7 @@ def open_kafka_cluster(*, heap: str = "256m") -> Iterator["KafkaCluster"]:
     """Start three nodes. At the end of the block, kill them and remove their data.
 
     Raises:
-        ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
+        ServiceUnavailable: There is no Java 17, or Kafka is not cached and cannot be downloaded.
     """
     kafka = kafka_with_archive()
     with temporary_home("kafka") as home:

@@ -33,7 +33,7 @@ def open_secure_kafka() -> Iterator["SecureKafka"]:
     """Start a broker with a listener for each kind of login, and one without login for the test's own use.
 
     Raises:
-        ServiceUnavailable: There is no Java 17, no openssl, or no broker in the cache and no way to get it.
+        ServiceUnavailable: There is no Java 17 or no openssl, or Kafka is not cached and cannot be downloaded.
     """
     with temporary_home("kafka") as home:
         server = SecureKafka(home)

@@ -34,8 +34,7 @@ def open_pubsub(
 
     Args:
         stream_lifetime_s: After this time the server ends each stream, as Google's service does; 0: never.
-        is_optimized: True for measurements. Tests do not need it: to build an optimized server takes a third more
-            processor time, and each CI job builds the server.
+        is_optimized: True for measurements. The build of an optimized server takes a third more processor time.
     Raises:
         ServiceUnavailable: There is no Go, or it could not build the server.
     """
@@ -53,7 +52,8 @@ def open_pubsub(
 def open_pubsub_flood(size_bytes: int) -> Iterator[str]:
     """Start a server that sends messages of this size as fast as they are acknowledged; yield its address.
 
-    It is for measuring clients: a subscription `…-<number>` gets this number of messages, and none is redelivered.
+    It is for measuring clients. A subscription whose name ends with `-<number>` gets that number of messages. No
+    message is redelivered.
 
     Raises:
         ServiceUnavailable: There is no Go, or it could not build the server.

@@ -228,7 +228,7 @@ class PubSubDouble(PubSubAdmin):
             self._refusals.pop(method, None)
 
     def fail_ids(self, decide: Callable[[str, Entry], str | None]) -> None:
-        """Call `decide` with method and message for each exactly-once id; it returns the refusal's reason, or None."""
+        """Let `decide(method, message)` return why an exactly-once id is refused; None accepts the id."""
         self._id_failures = decide
 
     @contextmanager

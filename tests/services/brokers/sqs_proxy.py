@@ -1,4 +1,4 @@
-"""A proxy in front of an SQS service. It records all requests, and a test may answer in the service's place."""
+"""A proxy in front of an SQS service. It records all requests, and a test may answer instead of the service."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def open_kubernetes(users: Mapping[str, str]) -> Iterator[Kubernetes]:
     """Start etcd, an API server, and kwok with one node `node`.
 
     Args:
-        users: The users, who have no rights: each user's name by the user's token.
+        users: The names of users without rights, by token.
     Raises:
         ServiceUnavailable: There is no Go or no openssl, or the programs could not be built.
     """

@@ -1,4 +1,4 @@
-"""Makes a home folder with an archive of Spark's classes, once for a test session. Other homes borrow the archive."""
+"""Creates a home folder with an archive of Spark's classes, once for a test session. Other homes link the archive."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ from triggerer.worker.spark.sessions.classic import find_installation
 
 @dataclass(frozen=True)
 class TrainedHome:
-    """A home with a class archive. Two processes were started together to make it; `made` has each one's last line."""
+    """A home with a class archive. Two processes created it together; `made` has the last line of each process."""
 
     path: Path
     made: list[str]
@@ -28,9 +28,9 @@ class TrainedHome:
 
 
 def train_home(folder: Path) -> TrainedHome:
-    """Make a home with an archive of Spark's classes in this folder, unless another process has made it there.
+    """Create a home with an archive of Spark's classes in this folder, unless it exists.
 
-    While another process is making the home, this function waits.
+    While another process is creating the home, this function waits.
 
     Raises:
         ServiceUnavailable: There is no Spark, or no Java for it.

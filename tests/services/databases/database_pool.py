@@ -1,4 +1,4 @@
-"""PostgreSQL databases at the newest revision, which tests use in turn. A new database would cost ten times as much."""
+"""PostgreSQL databases at the newest revision, used in turn by tests. A new database would cost ten times as much."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
-# A table has statistics if `reltuples` is not negative: it is negative until the table is analyzed. pg_statistic would
-# not show this, because it gets no row for a table that is empty when it is analyzed.
+# `reltuples` is negative until a table is analyzed. Do not use pg_statistic, which gets no row if the table is empty
+# when it is analyzed.
 _HAS_STATISTICS = """
 SELECT EXISTS (SELECT FROM pg_class
                WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND reltuples >= 0)

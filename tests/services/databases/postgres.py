@@ -29,10 +29,10 @@ _FAST = dict.fromkeys(_DURABLE, "off")
 
 @contextmanager
 def open_postgres(*, durable: bool = True) -> Iterator["PostgresServer"]:
-    """Make a cluster, start its server, and remove both at the end.
+    """Create a cluster, start its server, and remove both at the end.
 
     Args:
-        durable: False is faster: a server that is killed may lose its last commits, one that is stopped loses none.
+        durable: False is faster, but a server that is killed may lose its last commits.
 
     Raises:
         ServiceUnavailable: PostgreSQL is not installed.
@@ -155,7 +155,7 @@ class PostgresServer:
     def create_database(
         self, name: str, *, template: str | None = None, encoding: str | None = None
     ) -> str:
-        """Make a database, empty or as a copy of `template`, and return its URL.
+        """Create a database, empty or as a copy of `template`, and return its URL.
 
         The server refuses the copy while anybody is connected to `template`.
         """

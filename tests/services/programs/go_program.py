@@ -30,7 +30,7 @@ def run_go(
     """Run a command that builds a program.
 
     Raises:
-        ServiceUnavailable: The command failed. The message has the end of its output.
+        ServiceUnavailable: The command failed. The message contains the end of its output.
     """
     done = subprocess.run(
         command,
@@ -47,7 +47,7 @@ def run_go(
 
 
 def find_built(name: str, build: Callable[[Path], None]) -> Path:
-    """Return the file or folder `name` of the cache. If it is missing, `build` makes it at the path that it receives.
+    """Return the file or folder `name` of the cache. If it is missing, call `build` with the path to create.
 
     Args:
         name: The service, and everything that the result depends on, for example as a digest of the sources.

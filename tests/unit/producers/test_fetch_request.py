@@ -1,6 +1,6 @@
 """Kafka's fetch requests and responses, each written or read in one call.
 
-aiokafka's types, which work field by field, give the same bytes and the same values.
+aiokafka's own types, which work field by field, produce the same bytes and the same values.
 """
 
 from __future__ import annotations

@@ -103,10 +103,9 @@ def test_a_crash_before_the_state_gives_a_document_the_same_key_again() -> None:
 
 
 def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -> None:
-    """Each new content of a document gets a version number, from which the event's key is made.
+    """After a crash, the delivered version comes again with its number, and no other content gets that number.
 
-    A crash may come after a version's event was stored, and before `Memory.settle` recorded this. Then this version
-    must come again under its number, and no other content may get the number.
+    The number is part of the idempotency key, and the version's event may be stored already.
     """
     memory = document()
     (up,) = take(memory, "up")

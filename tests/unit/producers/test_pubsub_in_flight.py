@@ -181,9 +181,9 @@ def test_failures_are_counted_until_a_message_succeeds_and_only_so_many_are_reme
 
 
 class HandMachine(RuleBasedStateMachine):
-    """A model of Pub/Sub with one lane.
+    """A model of Pub/Sub, which sends the messages of one ordering key in order.
 
-    It sends messages in order. After a message was given back, it sends again, beginning with this message.
+    After a message was given back, the model sends this message and the later messages again.
     """
 
     @initialize()

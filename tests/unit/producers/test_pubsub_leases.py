@@ -142,10 +142,7 @@ def test_old_hold_times_count_less() -> None:
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """While the thread that extends leases keeps up, a lease ends only in one of three cases.
-
-    It is released, is lost, or has reached its maximum.
-    """
+    """If extensions come in time, a lease ends only if it is released, is lost, or reaches `max_extension_s`."""
 
     @initialize(deadline_s=st.integers(10, 600))
     def begin_all(self, deadline_s: int) -> None:

@@ -17,7 +17,7 @@ from triggerer.pluginkit.backoff import Backoff
 
 
 class SilentSdk:
-    """The part of `sdk.client` that a stream uses to open receivers. The entity has sessions, and none is accepted."""
+    """A double of `sdk.client`. The entity requires sessions, and the wait for a session never ends."""
 
     Client: Any
 

@@ -19,10 +19,7 @@ def test_a_url_makes_the_trigger_of_its_broker() -> None:
 
 
 def test_a_pattern_of_topics_may_have_commas() -> None:
-    """An earlier version split the pattern at its comma into two topics.
-
-    A URL with a pattern has no list of topics, because a pattern beside another topic is refused.
-    """
+    """An earlier version split the pattern at its comma into two topics."""
     trigger = MessageQueueTrigger("kafka:///^orders-.{1,2}")
     assert trigger.serialize()[1]["topics"] == ["^orders-.{1,2}"]
 

@@ -206,7 +206,6 @@ def test_a_url_needs_its_connection_and_a_name_does_not(monkeypatch: pytest.Monk
     ],
 )
 def test_what_names_no_queue_is_refused_in_the_dag_file(queue: str, says: str) -> None:
-    """In an earlier version such names of queues raised errors of SQS or of Python, and only at run time."""
     with pytest.raises(DagError) as refused:
         SqsEventTrigger(queue)
     assert says in str(refused.value)

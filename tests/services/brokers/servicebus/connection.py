@@ -373,8 +373,8 @@ class Peer:
         delivery.settle()
 
     def _enqueue(self, address: str, data: bytes) -> None:
-        # Proton does not show a transfer's message format, which would tell a batch from a single message. So look into
-        # the data: each data section of a batch is an encoded message.
+        # A batch has its own message format, but Proton does not expose the format. So look into the data: each data
+        # section of a batch is an encoded message.
         for entity in self.server.namespace.targets(address):
             for one in _messages_in(data):
                 management.enqueue(entity, one)
@@ -453,7 +453,7 @@ class Peer:
             delivery.local.condition = condition_of(refused)
             delivery.update(Delivery.REJECTED)
         delivery.settle()
-        # Flush after each delivery. Then each outcome is sent in a disposition of its own, as Service Bus does it.
+        # Flush after each delivery, so that each outcome is sent in a separate disposition, as Service Bus does.
         self.flush()
 
 

@@ -251,7 +251,7 @@ class Entity:
     # Sessions
 
     def accept_session(self, holder: object, session_id: str | None) -> str | None:
-        """Lock this session, or with None the next session with messages; return its id, or None if there is none."""
+        """Lock a session, or the next session with messages if the id is None. Return its id; None if there is none."""
         self.expire()
         if session_id is not None:
             session = self.sessions.setdefault(session_id, Session())

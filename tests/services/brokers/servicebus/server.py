@@ -115,7 +115,7 @@ class Server:
 
 
 def _keep(server: Server, file: Path) -> None:
-    # After this line the server accepts and settles no message. So the file has all that the server has confirmed.
+    # After this line the server confirms nothing, so the file contains everything that was confirmed.
     server.cut_off()
     file.write_bytes(pickle.dumps(server.namespace.snapshot()))
     os._exit(0)
