@@ -83,8 +83,8 @@ def describe_source(kind: str, name: str, *notes: str, connection: str) -> str:
     """Return a stream's name for people: `kafka orders (group billing, connection eu)`.
 
     Args:
-        kind: The source's kind, such as `kafka`. The kind's default connection has the kind as its id.
-        connection: The connection's id. The name mentions the connection only if it is not the default one.
+        kind: The source's kind, such as `kafka`. This is also the id of the default connection.
+        connection: The connection's id. The name does not mention the default connection.
     """
     told = [*notes, *([] if connection == kind else [f"connection {connection}"])]
     return f"{kind} {name} ({', '.join(told)})" if told else f"{kind} {name}"
