@@ -78,7 +78,7 @@ def _bind(settings: ApiSettings) -> socket.socket:
 
 
 def _create(address: tuple[Any, ...], family: int) -> socket.socket:
-    """Bind the address. Try for two seconds, because the API's process of a killed service may still use the address."""
+    """Bind the address. Try for two seconds: the API's process of a killed service may still use the address."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

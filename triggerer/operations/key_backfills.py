@@ -167,7 +167,10 @@ async def _checked(
 async def _existing(
     session: AsyncSession, dag_id: str, keys: Sequence[str], infos: Sequence[DagRunInfo]
 ) -> dict[str, tuple[str, RunState]]:
-    """Return the id and the state of each key's newest run. If `infos` is not empty, its data intervals identify the runs."""
+    """Return the id and the state of each key's newest run.
+
+    If the timetable produces keys (`infos`), the run is found by its logical date, otherwise by its key.
+    """
     if not infos:
         return await listing.runs_of_keys(session, dag_id, keys)
     dates = [info.logical_date for info in infos]

@@ -21,7 +21,7 @@ _CONTENT_TYPES: Final = ("content-type", "contenttype", "content_type")
 
 
 def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
-    """Return the events of a message. An event maps the names of its attributes to their values, and `data` to its data.
+    """Return the events of a message, each as a mapping of attribute names to values, with the data as `data`.
 
     In binary mode, the content type decides how the data is decoded. `data` is a JSON value for JSON (the default), and
     a string for `text/*`. For other types, the event has `data_base64` instead of `data`.

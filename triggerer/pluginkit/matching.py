@@ -26,8 +26,8 @@ The operators:
 A missing field matches only `{"exists": False}`. A field whose type does not suit the operator does not match, which is
 no error: `{"delay": {"gt": 15}}` does not match the string "20".
 
-`@cel` is an expression that must hold, see `triggerer.pluginkit.expressions`. A string instead of a mapping is also such
-an expression.
+`@cel` is an expression that must hold, see `triggerer.pluginkit.expressions`. A string instead of a mapping is also
+such an expression.
 """
 
 from __future__ import annotations

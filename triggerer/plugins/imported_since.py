@@ -1,7 +1,7 @@
 """Finds the modules that were imported after a certain moment, without touching older modules.
 
-A run's process is forked, and shares its memory with the parent until it writes. Even reading a Python object writes the
-object's reference count. Half of the page faults of a run's process came from reading all modules.
+A run's process is forked, and shares its memory with the parent until it writes. Even reading a Python object writes
+the object's reference count. Half of the page faults of a run's process came from reading all modules.
 """
 
 from __future__ import annotations

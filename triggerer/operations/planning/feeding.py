@@ -45,7 +45,7 @@ class UnfedAsset:
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """By asset or alias: the folder's watchers of the asset, the tasks that update it, and the DAGs that wait for it."""
+    """By asset or alias: the folder's watchers, the tasks that have it as an outlet, and the DAGs that wait for it."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]
