@@ -22,9 +22,7 @@ _STREAM_WAITS = "its stream waits"
 
 
 class RestChecker:
-    """Finds rows, states and backlogs that a stream's owner should have deleted.
-
-    The owner must delete what is no longer needed after the advances that the owner knows of.
+    """Finds rows, states and backlogs that are no longer needed, and that a stream's owner has not deleted.
 
     Args:
         fail: Called with the broken rule and the details.
@@ -89,8 +87,8 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # The watchers that stay behind for ever, each at a message whose events the store refuses. The row of such a
-        # watcher has a position before the lane's end.
+        # The watchers that are behind for ever, because the store refuses the events of a message. Their positions are
+        # before the lane's end.
         behind = {
             at
             for at, row in rows.items()
@@ -111,10 +109,9 @@ class RestChecker:
         behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Yield a text for each position whose row is left, although this owner has advanced the broker past it.
+        """Yield a text for each row of a position that the owner has advanced the broker past.
 
-        Advances count only from the time when the row was written, because the owner does not know of earlier ones. If
-        the broker had already advanced past the position by then, the row may stay until the lane's next message.
+        Only advances after the row was added count. If there is none, the row may stay until the lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)
