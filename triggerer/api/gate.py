@@ -95,7 +95,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Take the scheme, the host and the path's prefix from the headers of the first proxy."""
+    """Take the scheme, the host and the path's prefix from the `X-Forwarded-` headers, as the first proxy set them."""
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()
@@ -145,7 +145,7 @@ async def _refuse(send: Send, error: TriggererError, request_id: str) -> None:
 
 
 class _Answer:
-    """Adds headers to an answer. Replaces the answer by 304 without a body if `If-None-Match` has its ETag."""
+    """Adds headers to an answer. If `If-None-Match` has the answer's ETag, sends 304 without a body instead."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, known_tags: str | None) -> None:
         self._is_read = scope["method"] in ("GET", "HEAD")

@@ -175,7 +175,8 @@ def _translated(error: Exception, request: Request[Any, Any, Any]) -> TriggererE
         case HTTPException(status_code=415):
             return errors.WrongMediaType(error.detail or "this type of body is not accepted")
         case InternalServerException(detail="client disconnected prematurely"):
-            # Litestar has no own exception class for this. It is not logged, because any client could fill the log.
+            # Litestar has no exception class for a client that left early. Do not log this case, because any client
+            # could fill the log.
             return errors.BadRequest("the client left before the end of its request")
         case HTTPException(__cause__=SerializationException() as cause):
             return errors.BadRequest(f"the body cannot be read: {cause}")

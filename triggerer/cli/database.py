@@ -34,8 +34,9 @@ def migrate(
 ) -> None:
     """Upgrade the schema to this release; do nothing if it is up to date.
 
-    `--before` is the default: services of the previous release still work with the upgraded schema. Each service does
-    this itself when it starts. `--after` is refused while services of the previous release are registered.
+    `--before` is the default: services of the previous release still work with the upgraded schema. Each service
+    performs this upgrade itself when it starts. `--after` is refused while services of the previous release are
+    registered.
     """
 
     async def work(database: Database) -> tuple[bool, str, SchemaStatus]:

@@ -65,7 +65,7 @@ def main() -> None:
         # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # Explain only a failed write to standard output. Its error has no `filename`, unlike that of any other file.
+        # Explain only a failed write to standard output: the error of any other file has a `filename`.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)

@@ -78,7 +78,7 @@ class Flow:
         Raises:
             TriggererError: A DAG file is broken, a run failed, nothing has moved for `STALLED_S`, or the broker
                 refused a message.
-        Cancellation: If a slice of messages is being published, only after the slice. Published messages stay.
+        Cancellation: Takes effect between two slices of messages. Published messages stay published.
         """
         backlog, self._live = split_live(self.dataset.messages, LIVE_STEPS)
         self.stage = "publishing at full speed"
@@ -91,8 +91,8 @@ class Flow:
         self.live_from = time.time()
         while self._live:
             if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
-                # The machine is slow, so publish these pairs together. The last pair is published alone, in an order in
-                # which no event is left waiting.
+                # The machine is slow, so publish these pairs together. `_publish_pair` publishes the last pair, so that
+                # no event is left waiting.
                 rest, self._live = self._live[:-1], self._live[-1:]
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)

@@ -1,6 +1,6 @@
 """Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that a different request has used.
 
-While a request is in progress, another request with its key waits. (The draft standard also allows to answer 409.)
+While a request is in progress, another request with its key waits. The draft standard would also allow the status 409.
 
 Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
 """

@@ -29,8 +29,8 @@ def judge(outcome: AdvanceOutcome) -> Judgement:
     """Decide about a message from the subscribers' results (contract, rule 5).
 
     - FAIL: some subscriber failed the message, or no subscriber acked or rejected it.
-    - REJECT: none of these, but some subscriber rejected the message, and the message is not parked.
-    - ACK: all other cases.
+    - REJECT: otherwise, if some subscriber rejected the message, and the message is not parked.
+    - ACK: in all other cases.
     """
     if outcome.failed or not (outcome.acked or outcome.rejected):
         return Judgement.FAIL

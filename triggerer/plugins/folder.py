@@ -43,8 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# In nanoseconds. Two changes within the time resolution of a file system may give a file the same stamp. No resolution
-# is coarser than this, so the next change of a file that is older than this changes its stamp.
+# In nanoseconds, and longer than the time resolution of any file system. Two changes of a file within the resolution
+# may give the file the same stamp.
 _STABLE_NS: Final = 3_000_000_000
 
 

@@ -220,8 +220,8 @@ _FENCE = Fence("harness", "harness", 1)
 class StreamHarness:
     """Hosts triggers on the caller's event loop, on a clock that the test moves.
 
-    The clock is used by the runtime's timers only: a plugin that sleeps waits in real time. The harness restarts
-    neither groups nor triggers. A trigger that ended keeps its error, and the next `add` opens a new group.
+    Only the runtime's timers use this clock: a plugin that sleeps waits in real time. The harness restarts neither
+    groups nor triggers. A trigger that ended keeps its error, and the next `add` opens a new group.
 
     Args:
         ack_timeout: The setting `shared_stream_ack_timeout`, in seconds.
@@ -354,7 +354,7 @@ class StreamHarness:
     async def restart(self, view: HostedView) -> None:
         """Restart a trigger that failed and has a backlog (`catch_up=True`).
 
-        If its catch-up waits before it tries a failed message again, the message is tried at once.
+        If the trigger's catch-up waits before another attempt at a failed message, the attempt is made at once.
         """
         self._manager.restart(view.member)
 

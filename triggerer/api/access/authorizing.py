@@ -45,7 +45,7 @@ class Guard:
         Raises:
             SignInNeeded, RoleNeeded, WrongMediaType, TooManyRequests: The request is refused.
         """
-        # Each route should name its role (a test checks this). Without one, only an administrator can use the route.
+        # A test checks that each route names its role. Otherwise only an administrator can use the route.
         needed = handler.opt.get("role", ORDER[-1])
         if needed == PUBLIC:
             return

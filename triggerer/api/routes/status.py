@@ -65,8 +65,8 @@ async def _ask(api: Api, target: str) -> Status:
 
 @cache
 def _limiter() -> CapacityLimiter:
-    # Anybody can send many probes, because they need no token. So they have only four threads, which no other request
-    # needs.
+    # Anybody can send many probes, because they need no token. All probes share four threads, so that they take none
+    # from other requests.
     return CapacityLimiter(4)
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector in this block. Later collections skip all objects that exist at its end.
+    """Pause the garbage collector in this block. Later collections skip the objects that exist at the end of the block.
 
-    Most of them belong to imported modules. Collections there find no garbage, and took a twentieth of a command's
-    time.
+    Most of these objects belong to imported modules, which are never garbage. Searching them took a twentieth of a
+    command's time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -139,8 +139,8 @@ def fit(
 ) -> dict[int, int]:
     """Return the widths of the columns that are printed side by side, by column number.
 
-    The first column is always printed. Of the others, those of kind WHOLE get room first, beginning with the narrowest.
-    Then the other columns follow from left to right. A TEXT column needs room only for its header and its median cell.
+    The first column is always printed. The other columns of kind WHOLE come next, beginning with the narrowest. All
+    other columns follow from left to right. A TEXT column needs room only for its header and its median cell.
 
     Args:
         rows: At least one.

@@ -48,7 +48,7 @@ async def clean(
     """Delete old runs with their data, old events that nothing needs any longer, old logs, and other old rows.
 
     An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
-    its message is stored or parked, or may be delivered again. Without the event, that message would make a second one.
+    its message is stored or parked, or may be delivered again: without the event, the message would make another event.
     The `Idempotency-Key` values of HTTP requests from before `limits.events` are deleted, too, but not counted.
 
     Args:

@@ -74,7 +74,7 @@ async def clean_runs(
 
 
 def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection[int]) -> bool:
-    # A DAG that was created after `needed` was read is missing there. It may need the run.
+    # `needed` lacks a DAG that was created after `needed` was read. Keep the DAG's runs, because they may be needed.
     of_dag = needed.get(run.dag_id)
     return run.backfill_id in unfinished or of_dag is None or of_dag.includes(run)
 

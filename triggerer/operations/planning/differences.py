@@ -55,8 +55,8 @@ class Difference:
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
     """Return the differences between two definitions of a DAG.
 
-    Of the tasks, only values that the store has are compared, such as the order, the upstream tasks, the outlets and
-    the inlets. A change of a task's code is not found.
+    Tasks are compared only by the values that the store has, such as their order, upstream tasks, outlets and inlets. A
+    change of a task's code is not found.
     """
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (

@@ -136,7 +136,7 @@ async def plan_folder(
     tasks of the new files would emit are not in the history. No transaction is open during the computation.
 
     Args:
-        since: The start of the history. None: a week ago, or earlier if the oldest of `events` events is older.
+        since: The start of the history. None: a week ago, or the time of the oldest replayed event if that is earlier.
         events: The most events to replay. If there are more, only the newest are replayed, and the history starts with
             the oldest of these.
         dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.

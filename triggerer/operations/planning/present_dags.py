@@ -173,7 +173,7 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 
 
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
-    """Replace the snapshot's numbers of waiting events by those in `queued`.
+    """Replace the snapshot's numbers of waiting events with those in `queued`.
 
     The scheduler counts only as many events as it needs, and only for assets that the DAG waits for.
     """

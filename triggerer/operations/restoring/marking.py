@@ -67,7 +67,7 @@ async def mark_restored(
 
 
 def _refuse_if_used(instances: Iterable[str]) -> None:
-    """Raise an error if any of these instances may be alive. Processes are checked only on this host."""
+    """Raise an error unless all these instances are dead: they ran on this host, and their processes are gone."""
     alive = next((one for one in instances if not is_known_dead(one)), None)
     if alive is not None:
         raise MoveRefused(

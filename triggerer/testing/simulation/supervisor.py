@@ -245,7 +245,7 @@ class Supervisor:
                 )
 
     def _unfinished(self) -> str | None:
-        """Return a text about work that is left; None if no work is left."""
+        """Return a description of work that is left; None if no work is left."""
         world = self.world
         process = self._process
         assert process is not None
@@ -265,7 +265,7 @@ class Supervisor:
         return world.store.idle_reason()
 
     def _left(self, process: Process) -> str | None:
-        """Return a text about a record that remains although its work is done; None if there is no such record."""
+        """Return a description of a record that remains although its work is done; None if there is no such record."""
         for stream in self.world.streams:
             hosting = process.hosting(stream)
             if hosting is None:
@@ -277,7 +277,7 @@ class Supervisor:
         return None
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
-        """Return a text about work that is left for a stream with watchers; None if no work is left."""
+        """Return a description of work that is left for a stream with watchers; None if no work is left."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
             # An instance hosts either all triggers of a stream or none. A stream may be left out only if no instance

@@ -348,7 +348,7 @@ class CatchingUpChecker:
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
-        """Return a text about a watcher that has not caught up in the topic; None if all have caught up."""
+        """Return a description of a watcher that has not caught up in the topic; None if all have caught up."""
         for stored in self.parked.values():
             if stored.is_stored and stored.body[0] == topic:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
@@ -377,7 +377,7 @@ class CatchingUpChecker:
         return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a text about a message that a watcher has missed for good; None if no message was missed."""
+        """Return a description of a message that a watcher has missed for good; None if no message was missed."""
         for watcher, messages in self._claimed.items():
             for message in messages.values():
                 if watcher not in deleted and not self.is_safe(watcher, message):

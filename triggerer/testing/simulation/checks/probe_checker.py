@@ -21,8 +21,8 @@ class Lease(Protocol):
 class ProbeChecker:
     """Checks rule S13: before a filter gets a stored message that has failed too often, another message is tried.
 
-    Each message is checked only when a filter first gets it under a lease. What comes later depends on the probes'
-    results.
+    Each message is checked only when a filter first gets it under a lease. Later attempts depend on the results of
+    probes.
 
     Args:
         fail: Called with the broken rule and the details.

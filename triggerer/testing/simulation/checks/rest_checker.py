@@ -78,7 +78,7 @@ class RestChecker:
         watchers: Sequence[int],
         lanes: Sequence[LaneOfBroker],
     ) -> str | None:
-        """Return a text about a leftover of a stream that was read to its end; None if nothing is left.
+        """Return a description of a leftover of a stream that was read to its end; None if nothing is left.
 
         Args:
             owner: The lease under which the stream is hosted.
@@ -109,7 +109,7 @@ class RestChecker:
         behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Yield a text for each row of a position that the owner has advanced the broker past.
+        """Yield a description of each row of a position that the owner has advanced the broker past.
 
         Only advances after the row was added count. If there is none, the row may stay until the lane's next message.
         """
@@ -126,7 +126,7 @@ class RestChecker:
                 )
 
     def _replays_left(self, watchers: Sequence[int]) -> Iterator[str]:
-        """Yield texts about replays that are neither done nor refused."""
+        """Yield descriptions of replays that are neither done nor refused."""
         for request in self.replays.values():
             if request.watcher_id in watchers:
                 yield f"the replay {request.id} of watcher {request.watcher_id} is not done"
@@ -134,7 +134,7 @@ class RestChecker:
     def _states_left(
         self, fence: Fence, watchers: Sequence[int], behind: set[int]
     ) -> Iterator[str]:
-        """Yield texts about watchers whose state shows a problem although they are well."""
+        """Yield descriptions of watchers whose state shows a problem although they are well."""
         for watcher in watchers:
             shown = self.states.get(watcher)
             if shown is None or shown.fence != fence:
@@ -150,7 +150,7 @@ def _backlogs_left(
     rows: Mapping[tuple[int, int], PositionRow],
     behind: set[tuple[int, int]],
 ) -> Iterator[str]:
-    """Yield texts about data of finished catch-ups in the owner's memory."""
+    """Yield descriptions of data of finished catch-ups in the owner's memory."""
     backlogs = stream.behind.backlogs
     for watcher, lane in rows:
         if backlogs.find(lane, watcher) is None:

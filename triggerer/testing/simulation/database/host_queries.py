@@ -86,7 +86,7 @@ class SimulatedLeaseQueries:
         now = session.store.now()
         claimed: list[Fence] = []
         fitting = sorted(digest for digest, size in sizes.items() if size <= room)
-        # As in the real statement: at most `limit` rows are read, and those that do not fit into `room` are skipped.
+        # Do as the real statement does: read at most `limit` rows, and skip streams that do not fit into `room`.
         for digest in [one for one in fitting if owners.is_free(one, now)][: max(limit, 0)]:
             if sizes[digest] <= room:
                 room -= sizes[digest]

@@ -66,7 +66,7 @@ class Poison:
         return not self.are_over or (self._lasts and self.is_incurable(watcher))
 
     def may_stay_at(self, watcher: int, message: Message) -> bool:
-        """Whether a watcher may stay at a poison message for ever, because no probe can prove that the watcher works.
+        """Whether a watcher may stay at a poison message for ever, because no probe can prove that the watcher is well.
 
         The later messages of the lane are tried as probes or, if there are none, the first message of each other lane.
         """

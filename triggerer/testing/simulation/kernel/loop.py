@@ -39,7 +39,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs ready callbacks in the order in which they became ready, as asyncio promises.
+    """Runs callbacks in the order that asyncio promises: the first to become ready runs first.
 
     Random choices of the seed decide the order of timers with equal deadlines, and the time that passes while callbacks
     run. `on_step` is called before each callback. If it raises an error, the loop stops there.
@@ -58,7 +58,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # The open generators, in the order of their start, in which each replay of a seed closes them.
+        # The open generators, in the order of their start. Each replay of a seed closes them in this order.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 

@@ -121,7 +121,7 @@ class TimeChecker:
         """Check nothing. `PartitionChecker` overrides this method."""
 
     def find_due(self) -> dict[tuple[str, int], str]:
-        """Return texts about due runs that do not exist, by DAG and the DAG's number of runs."""
+        """Return descriptions of due runs that do not exist, by DAG and the DAG's number of runs."""
         found: dict[tuple[str, int], str] = {}
         for dag_id, dag in self._store.dags.items():
             state, active = self._store.states[dag_id], self._store.active_runs(dag_id)
