@@ -1,10 +1,10 @@
 """The HTTP API and the web page. They have a process of their own, so that no request delays a stream.
 
 `triggerer standalone` binds the socket, and starts the API's process at the first connection. The command
-`triggerer api` runs the API without the other parts of the service, and needs PostgreSQL. `triggerer.api.serving` runs
-the application, `triggerer.api.app` assembles it, and each module of `triggerer.api.routes` has the routes of one noun.
+`triggerer api` runs the API without the other parts of the service, and needs PostgreSQL.
 
-A request passes the gate (host, path, headers), Litestar's routing, the guard (token or session, role, rate), and the
-handler. The handler calls `triggerer.store` or `triggerer.operations`, as the commands do, and returns the result. So
-an answer has the fields that a command prints with `--json`.
+A request first passes the gate (`gate`), which checks the host and the path. Litestar then finds the route. The guard
+(`access.authorizing`) checks the token or session, the role and the rate. Last, a handler in `routes` calls
+`triggerer.store` or `triggerer.operations`, as the commands do. So an answer has the fields that a command prints with
+`--json`.
 """

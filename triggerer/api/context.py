@@ -30,9 +30,9 @@ STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
 
 
 class DatabaseUse:
-    """Limits the requests' use of the database: few requests at a time, and each for a short time.
+    """Gives requests access to the database: few requests at once, and each for a short time.
 
-    During a long read, PostgreSQL cannot remove old versions of rows (vacuum), and all queries become slower.
+    A long read would slow down all queries, because PostgreSQL cannot remove old versions of rows (vacuum) during it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -57,8 +57,8 @@ class DatabaseUse:
         """Yield a session whose work is committed at the end of the block.
 
         Raises:
-            ServerBusy: Too many requests use the database, or on PostgreSQL a query took longer than
-                `STATEMENT_TIMEOUT`. Nothing was written.
+            ServerBusy: Too many requests use the database, or a query took longer than `STATEMENT_TIMEOUT` (only on
+                PostgreSQL). Nothing was written.
         """
         async with self._admit(), self._explaining(), self._database.transaction() as session:
             await self._limit(session)
@@ -94,9 +94,9 @@ class DatabaseUse:
 
 
 async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[None]:
-    """Return a context manager that stops SQLite's query once the block has taken `STATEMENT_TIMEOUT`.
+    """Return a context manager that, on SQLite, stops the running query once the block has taken `STATEMENT_TIMEOUT`.
 
-    On PostgreSQL it does nothing, because `DatabaseUse` sets `statement_timeout` there.
+    On PostgreSQL the context manager does nothing, because `DatabaseUse` sets `statement_timeout`.
     """
     if session.get_bind().dialect.name != "sqlite":
         return nullcontext()

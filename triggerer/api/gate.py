@@ -95,7 +95,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Take the scheme, the host and the path's prefix from the proxies' headers. The first of several values counts."""
+    """Take the scheme, the host and the path's prefix from the `X-Forwarded-` headers, as the first proxy set them."""
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()
@@ -112,7 +112,7 @@ def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
 
 
 def _readable(raw: bytes) -> str:
-    """Return the path with its parts decoded. A slash inside a part becomes `SLASH`.
+    """Return the percent-decoded path. A slash that the client wrote as `%2F` becomes `SLASH`.
 
     Raises:
         BadRequest: The path is not UTF-8, or contains a character that cannot be printed.
@@ -130,7 +130,7 @@ def _readable(raw: bytes) -> str:
 
 
 def part(value: str) -> str:
-    """Return one part of a request's path, with slashes in place of `SLASH`."""
+    """Return one part of a request's path, with slashes instead of `SLASH`."""
     return value.replace(SLASH, "/")
 
 
@@ -145,7 +145,7 @@ async def _refuse(send: Send, error: TriggererError, request_id: str) -> None:
 
 
 class _Answer:
-    """Adds headers to an answer. If `If-None-Match` shows that the client has this answer, sends 304 without a body."""
+    """Adds headers to an answer. If `If-None-Match` has the answer's ETag, sends 304 without a body instead."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, known_tags: str | None) -> None:
         self._is_read = scope["method"] in ("GET", "HEAD")
@@ -163,8 +163,8 @@ class _Answer:
             if b"cache-control" not in present:
                 headers.append((b"cache-control", _NO_CACHE))
             message["headers"] = headers
-            # The start of an answer to a GET waits for the first part of the body. If this part is the whole body, the
-            # ETag is computed from the body. A streamed answer has several parts, and gets no ETag.
+            # Do not send the headers yet: the ETag is computed from the body, which comes next. A streamed answer comes
+            # in several parts, and gets no ETag.
             if self._is_read and message["status"] == 200 and b"etag" not in present:
                 self._start = message
                 return

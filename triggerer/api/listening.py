@@ -25,7 +25,7 @@ def open_listener(settings: ApiSettings, *, home: Path) -> Iterator[socket.socke
     """Yield the listening socket. During the block, the file `api-address` in `home` contains the API's URL.
 
     Raises:
-        ConfigurationError: The address is taken or unknown, or would be open to the network without protection. Or the
+        ConfigurationError: The address is taken or unknown, or other machines could reach it without TLS. Or the
             certificate cannot be used, or `home` cannot be written to.
     """
     _refuse_open(settings)
@@ -78,7 +78,7 @@ def _bind(settings: ApiSettings) -> socket.socket:
 
 
 def _create(address: tuple[Any, ...], family: int) -> socket.socket:
-    """Bind the address. Try again for a moment, because the child of a killed service may still have the address."""
+    """Bind the address. Try for two seconds: the API's process of a killed service may still use the address."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -47,9 +47,9 @@ _PROBLEM: Final = {
 
 @cache
 def description() -> bytes:
-    """Return the description as JSON. The first call makes the description, and later calls return the same text."""
-    # Litestar describes only a whole application, and that application also serves the description, under several
-    # paths. The API must not have these paths, so describe a second application that is never served.
+    """Return the description as JSON."""
+    # Litestar describes only a whole application, and adds routes that serve the description. The API must not have
+    # these routes. So describe a second application, which serves nothing.
     config = OpenAPIConfig(
         title="triggerer",
         version=version("triggerer"),
@@ -84,7 +84,7 @@ def _nothing() -> Provide:
 
 
 def completed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with additions: the errors and the status 304 of each route, and the ways to sign in."""
+    """Add the errors and the status 304 to each route of the schema, and the ways to sign in."""
     schema = orjson.loads(orjson.dumps(schema, default=str))
     components = schema.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = _PROBLEM

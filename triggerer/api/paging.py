@@ -43,8 +43,7 @@ async def page_of(
     """Return a page of a list.
 
     Args:
-        known: The filters by DAG, asset and watcher. If the first page is empty, these names are looked up, so that a
-            mistyped name is an error.
+        known: Filters by name, such as `{"dag": "a"}`. If the first page is empty, an unknown name is an error.
     Raises:
         CursorRefused: The cursor is damaged, or belongs to other filters.
         UnknownName: A filter names an unknown object.

@@ -175,8 +175,8 @@ def _translated(error: Exception, request: Request[Any, Any, Any]) -> TriggererE
         case HTTPException(status_code=415):
             return errors.WrongMediaType(error.detail or "this type of body is not accepted")
         case InternalServerException(detail="client disconnected prematurely"):
-            # Litestar has no exception class for a client that left early. Do not log this case as an error of ours:
-            # nobody reads the answer, and any client could fill the log.
+            # Litestar has no exception class for a client that left early. Do not log this case, because any client
+            # could fill the log.
             return errors.BadRequest("the client left before the end of its request")
         case HTTPException(__cause__=SerializationException() as cause):
             return errors.BadRequest(f"the body cannot be read: {cause}")
@@ -206,7 +206,7 @@ def _detail(one: Mapping[str, Any], request: Request[Any, Any, Any]) -> str:
     name = key
     field = request.route_handler.parsed_fn_signature.parameters.get(key)
     if field is not None:
-        # A handler's argument may have another name than the parameter of the request, such as `run_state` for `state`.
+        # Show the request's parameter (`state`) instead of the handler's argument (`run_state`).
         name = getattr(field.kwarg_definition, "name", None) or key
         if values := _values_of(field.annotation):
             message += f" (one of {', '.join(values)})"

@@ -18,8 +18,8 @@ def reads(path: str, *, role: str = "viewer", by_run: bool = False, **options: A
     """Make a handler of GET.
 
     Args:
-        by_run: Whether the route also accepts run tokens. If it does, the handler must check that the token belongs to
-            the run that the request is about (`Access.require_run`).
+        by_run: Whether the route also accepts run tokens. The handler must then check that the token belongs to the
+            requested run (`Access.require_run`).
     """
     return get(path, opt={"role": role, RUN: by_run}, **options)
 

@@ -28,15 +28,16 @@ def check(
 ) -> None:
     """Check the settings, the DAG files and the brokers, without a database; exit code 1 if something is wrong.
 
-    Prints the delivery guarantee of each watcher, from the message to the asset event. A watcher that requires a
-    stronger guarantee than it has is an error. A broker that does not answer is only a warning, because the service
-    may run on another machine that reaches the broker.
+    Prints each watcher's delivery guarantee, from the message to the asset event. It is an error if a watcher requires
+    a stronger guarantee. If a broker does not answer, this is only a warning: the service may run on another machine,
+    which can reach the broker.
     """
     settings = settings_for(config, dags_folder=dags_folder)
     _check_settings(settings)
     folder = folder_of(settings)
     parsed, sources, guarantees = _inspect(settings, folder, offline=offline)
-    # A source that cannot be used is an error in `sources` and again in `guarantees`. `dict.fromkeys` drops the repeat.
+    # A source that cannot be used is reported twice, in `sources` and in `guarantees`. `dict.fromkeys` drops the
+    # repeat.
     errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *guarantees.errors)))
     warnings = (*parsed.warnings, *sources.unavailable, *guarantees.warnings)
     dags = [dag.dag_id for file in parsed.files for dag in file.dags]

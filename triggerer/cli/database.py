@@ -34,8 +34,8 @@ def migrate(
 ) -> None:
     """Upgrade the schema to this release; do nothing if it is up to date.
 
-    `--before` is the default: services of the former release still work with the upgraded schema. A service performs
-    the upgrade `--before` itself when it starts. `--after` is refused while services of the former release are
+    `--before` is the default: services of the previous release still work with the upgraded schema. Each service
+    performs this upgrade itself when it starts. `--after` is refused while services of the previous release are
     registered.
     """
 
@@ -108,8 +108,8 @@ def clean(
     The scheduler does this each night, by the ages in the section `retention`. This command does it now.
 
     An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset. It
-    also stays while its message is parked, or while the broker may redeliver the message. The stored event then shows
-    that the message is a repeat.
+    also stays while its message is stored or parked, or may be delivered again. Without the event, that message would
+    make a second event.
     """
     instant = None if before is None else options.parse_instant_or_age(before, "--before")
     settings = settings_for(config)
@@ -133,7 +133,7 @@ def clean(
 
 
 def _summary(cleaned: Cleaned) -> str:
-    """Return the lines that say how many rows were deleted, and how many were kept for which reason."""
+    """Return lines with the numbers of deleted rows, and of kept rows by reason."""
     verb = "would be deleted" if cleaned.dry_run else "deleted"
     gone = (
         counted(cleaned.runs, "run"),

@@ -1,7 +1,7 @@
 """The `triggerer` command. Exit codes: 0 done, 1 refused or failed, 2 wrong use, 130 interrupted by Ctrl-C.
 
-Importing the commands takes up to a second. The signal handlers are installed before that import, so that SIGTERM
-and Ctrl-C work during it as well.
+Importing the commands takes up to a second. `main` installs the signal handlers first, so that SIGTERM and Ctrl-C work
+during the import.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def main() -> None:
         # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # Explain only a failed write to the output. The error of such a write has no `filename`, but an error of
-        # another file has one.
+        # Explain only a failed write to standard output: the error of any other file has a `filename`.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)
@@ -83,22 +82,20 @@ def main() -> None:
         sys.exit(1)
     finally:
         _flush_output()
-        # At exit, Python searches every imported module for cycles, which takes a fifth of a command's time. `freeze`
-        # prevents this search.
+        # Without `freeze`, Python's garbage collection at exit would take a fifth of a command's time.
         gc.freeze()
 
 
 def _open_standard_streams() -> None:
     """Open the null device for each standard stream that our parent closed (`>&-`).
 
-    Otherwise the next file that we open would get the stream's number, and our output would go into that file.
+    Otherwise the next file that we open would get the stream's descriptor, and our output would go into that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # `os.open` returns the lowest free descriptor. All lower descriptors are open by now, so the result is
-            # `number`.
+            # `os.open` returns the lowest free descriptor, which is `number`.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:

@@ -104,7 +104,7 @@ def _print_difference(one: Difference) -> None:
     elif one.is_hidden:
         _print_beneath(one.name, f"{after} (a hidden part of it changes)")
     elif before == after:
-        # The short forms are equal, so print the whole values. A schedule's short form, for example, has no time zone.
+        # The short forms of the values are equal: a schedule's short form has no time zone. Print the whole values.
         _print_change(one.name, text(one.before), text(one.after))
     else:
         _print_change(one.name, before, after)
@@ -191,7 +191,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
 
 
 def _differs(one: DagPlan) -> bool:
-    """Return whether the DAG gets other runs, or no longer waits for queued events, or could not be replayed."""
+    """Whether to list the DAG: it gets other runs, does not wait for queued events any longer, or has an error."""
     return (
         one.error is not None
         or one.before != one.after

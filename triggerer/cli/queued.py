@@ -87,9 +87,9 @@ def delete(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete the queue entries of a DAG, of an asset, or of an asset in one DAG's queue.
+    """Delete the queued events of a DAG or of an asset; with both options, those of the asset in the DAG's queue.
 
-    The asset events themselves stay, but no run of the entry's DAG will receive them.
+    The asset events themselves stay, but no run of the DAG will receive them.
     """
     if dag is None and asset is None:
         wrong_use("give --dag, --asset or both")

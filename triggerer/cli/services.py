@@ -74,11 +74,10 @@ def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None
 def _exit_before_long() -> None:
     """Start a timer that ends the process; called when the service has ended.
 
-    Without the timer, a plugin's thread that never returns would keep the process alive: asyncio and Python wait for
-    all threads.
+    asyncio and Python wait for all threads at exit. So without the timer, a plugin's thread that never returns would
+    keep the process alive.
     """
-    # If the user presses Ctrl-C while the service starts, the exception here is a cancellation. That is no error,
-    # because the user asked for the end.
+    # A cancellation is no error: the user has pressed Ctrl-C while the service was starting.
     exit_code = 1 if isinstance(sys.exception(), Exception) else 0
     with suppress(RuntimeError):  # The system cannot start another thread, so there is no timer.
         threading.Thread(target=_leave, args=(exit_code,), name="leave", daemon=True).start()

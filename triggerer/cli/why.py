@@ -87,7 +87,7 @@ def why(
 def readable_message(event: AssetEventView) -> str | None:
     """Return the message's topic, partition and offset if the event has them, else its idempotency key.
 
-    A Kafka message's idempotency key names the topic by its id, which people do not know.
+    The idempotency key of a Kafka message has the topic's id instead of its name.
     """
     match event.extra:
         case {"topic": str(topic), "partition": int(partition), "offset": int(offset)}:

@@ -1,8 +1,10 @@
 """A Kafka-protocol broker inside this process: librdkafka's mock cluster.
 
-The mock cluster speaks the real protocol on a loopback port, with groups, fetches and commits. Three of its properties
-shape the demo. A topic is created at the first request for the topic, always with 4 partitions. A group's first member
-waits 3 s for others. A partition silently drops all but its newest 5 MB.
+The mock cluster speaks the real protocol on a loopback port. It differs from a real broker:
+
+- The first request for a topic creates the topic, with 4 partitions.
+- A new consumer group waits 3 s for further members.
+- A partition silently drops all but its newest 5 MB.
 """
 
 from __future__ import annotations

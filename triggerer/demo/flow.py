@@ -21,13 +21,12 @@ from triggerer.store.listing.counts import Counts, count_all
 
 LIVE_STEPS: Final = 5
 _SLICE: Final = 500
-# A partition of the broker drops all but its newest 5 MB. So the demo stops publishing while more than 50,000 published
-# messages have no asset event. One partition may have half of the 50,000 messages. These 25,000 messages take at most
-# 2.5 MB, because gzip shrinks a message to less than 100 bytes.
+# The demo stops publishing while more messages than this have no asset event, because the broker keeps only the newest
+# 5 MB of a partition. A compressed message takes less than 100 bytes, so none of these messages is lost.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
-# After 80 s the demo publishes the remaining live messages in two steps: all pairs but the last together, and then the
-# last pair. So it ends within two minutes, even if each live step takes ten seconds.
+# The demo should end within two minutes. If this time has passed, the remaining pairs of live messages are published
+# together, except the last pair.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
 """The demo gives up if no count changes for this time. Even on a busy machine, Spark's start takes less."""
@@ -79,8 +78,7 @@ class Flow:
         Raises:
             TriggererError: A DAG file is broken, a run failed, nothing has moved for `STALLED_S`, or the broker
                 refused a message.
-        Cancellation: While messages are published, it takes effect between two slices of messages. Published messages
-            stay published.
+        Cancellation: Takes effect between two slices of messages. Published messages stay published.
         """
         backlog, self._live = split_live(self.dataset.messages, LIVE_STEPS)
         self.stage = "publishing at full speed"
@@ -93,8 +91,8 @@ class Flow:
         self.live_from = time.time()
         while self._live:
             if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
-                # The machine is slow: publish all pairs but the last together. `_publish_pair` then publishes the last
-                # pair in an order that leaves no event waiting.
+                # The machine is slow, so publish these pairs together. `_publish_pair` publishes the last pair, so that
+                # no event is left waiting.
                 rest, self._live = self._live[:-1], self._live[-1:]
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)
@@ -121,8 +119,8 @@ class Flow:
         self.broker.serve()
 
     async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
-        # A run starts as soon as events of both assets wait, and takes all of them. If a weather event waits already,
-        # a flight would start the run at once, without the pair's weather report. So publish the report first.
+        # A run is created as soon as events of both assets wait. If a weather event waits already, publish the report
+        # first. Otherwise the flight would start the run, and the report's event would be left waiting.
         flight, report = pair
         first, second = (
             (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)

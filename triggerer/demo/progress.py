@@ -18,10 +18,7 @@ def watched_events(counts: Counts) -> int:
 
 
 def waiting_for_join(counts: Counts, asset: str) -> int:
-    """Return the number of an asset's events that no run of the join has taken yet.
-
-    They wait for events of the other asset, or for the end of the join's previous run.
-    """
+    """Return the number of an asset's events that no run of the DAG `JOIN` has taken yet."""
     return counts.waiting.get((JOIN, asset), 0)
 
 
@@ -35,9 +32,9 @@ def failed_runs(counts: Counts) -> int:
 
 
 def is_idle(counts: Counts) -> bool:
-    """Return whether nothing can happen until another message comes.
+    """Return whether no run can start until another message comes.
 
-    Events of flights alone, or of weather alone, may still wait, because a run of the join needs both.
+    Events of one asset may still wait, because a run of the DAG `JOIN` needs events of both assets.
     """
     active = any(state in ACTIVE_STATES for _, state in counts.runs)
     both_sides = all(waiting_for_join(counts, asset) for asset in WATCHED)

@@ -1,6 +1,7 @@
 """The audit: a row for each change that a person or program requested.
 
-The transaction of the change writes the row. A cleaning has many transactions, and writes its row before the first one.
+The row is written in the transaction of the change. If a change has many transactions, such as a cleaning or a
+deletion, the row is written before the first change or together with it.
 """
 
 from __future__ import annotations

@@ -88,13 +88,13 @@ async def start_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Start a backfill. Its first runs are queued at once. Each time one of its runs ends, a scheduler queues the next.
+    """Start a backfill: queue its first `max_active` runs. Each time one of them ends, a scheduler queues the next.
 
     The runs are executed even if the DAG is paused.
 
     Args:
-        max_active: The most runs of the backfill that are queued or running at a time.
-        params: Values for the runs. They replace the DAG's parameters of the same names, also in repeated runs.
+        max_active: At most this number of the backfill's runs are queued or running at once.
+        params: Values that replace the DAG's parameters of the same names. They also apply if a run is repeated.
     Raises:
         MoveRefused: The DAG has an unfinished backfill.
         DagError: `max_active` is below 1, or no run is due in the range.

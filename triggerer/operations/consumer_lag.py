@@ -36,14 +36,14 @@ async def measure_lags(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> dict[str, SourceLag]:
-    """Return the consumer lag of each stream, by the stream's id. All sources are queried at the same time.
+    """Return the consumer lag by stream id. All sources are queried concurrently.
 
-    The function executes users' code in this process, as `triggerer check` does. If a trigger or a source fails, no
-    error is raised: the lag is unknown, and its note says why.
+    The function executes users' code in this process. If a trigger or a source fails, no error is raised. The lag is
+    then unknown, and its note says why.
 
     Args:
         triggers: If several triggers belong to one stream, only the first is used.
-        deadline: The time for each query. If a source takes longer, its lag is unknown.
+        deadline: If a source takes longer than this, its lag is unknown.
     """
     streams: dict[str, Asked] = {}
     for trigger in triggers:

@@ -1,7 +1,7 @@
 """Deletes an undeclared asset with its events, or a stale DAG with its runs.
 
-The service may run during the deletion. Each step checks again that the asset or DAG is unused, and deletes a few
-thousand rows in its own transaction. If a step fails, the earlier steps are done, and the command can be repeated.
+The service may run during the deletion. A deletion has many short transactions. Each checks again that the asset or DAG
+is unused. If one fails, the earlier ones stay committed, and repeating the command deletes the rest.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ async def delete_asset(
         with_queued: True: delete the asset even if its events wait for DAGs. No run will take these events.
     Raises:
         UnknownAsset: There is no such asset.
-        MoveRefused: A file declares the asset. Or a DAG, a watcher or an unfinished run uses the asset. Or a watcher of
-            the asset has parked messages. Or events of the asset wait for DAGs, and `with_queued` is False.
+        MoveRefused: A file declares the asset. Or a DAG waits for the asset, one of its watchers still runs, or an
+            unfinished run has events of the asset. Or a watcher of the asset has parked messages. Or events of the
+            asset wait for DAGs, and `with_queued` is False.
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)

@@ -110,7 +110,7 @@ async def emit_once(
 
 
 def _as_stored(extra: dict[str, Any]) -> Any:
-    """Return the extra as it will be read back from the store, for instance with a list in place of a tuple."""
+    """Return the extra as the store will return it: for instance, a tuple becomes a list."""
     return load_json(dump_json(extra, "the event's extra"))
 
 

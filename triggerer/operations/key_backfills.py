@@ -51,12 +51,12 @@ async def is_partitioned(session: AsyncSession, dag_id: str) -> bool:
 async def keys_of_periods(
     session: AsyncSession, dag_id: str, from_date: datetime, to_date: datetime
 ) -> list[str]:
-    """Return the keys of the past periods that start between two instants, both inclusive.
+    """Return the partition keys of the past periods that start between two instants, both inclusive.
 
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The DAG is not scheduled by partition keys, or its keys are not periods. Or the range is empty or too
-            large.
+        DagError: The DAG is not scheduled by partition keys, or its keys are not periods such as days. Or the range is
+            empty or too large.
     """
     schedule = await _schedule(session, dag_id)
     if not isinstance(schedule, OnPartitions):
@@ -101,19 +101,20 @@ async def start_key_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Start a backfill of these keys, in order. Its first runs are queued at once. When a run ends, the next is queued.
+    """Start a backfill with one run for each key, in the order of `keys`.
 
-    Each run has one of the keys. The runs take no events, so waiting events stay in the queue. If the DAG's timetable
-    produces keys, a run covers the data interval that belongs to its key.
+    The first `max_active` runs are queued at once. Each time one of them ends, a scheduler queues the next. The runs
+    take no events, so waiting events stay in the queue. If the DAG's timetable produces keys, a run covers the data
+    interval of its key.
 
     Args:
         keys: The keys. A repeated key counts once.
-        max_active: The most runs of the backfill that are queued or running at a time.
-        params: Values for the runs. They replace the DAG's parameters of the same names, also in repeated runs.
+        max_active: At most this number of the backfill's runs are queued or running at once.
+        params: Values that replace the DAG's parameters of the same names. They also apply if a run is repeated.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The DAG is gone from its file, `keys` is empty, or `max_active` is below 1. Or `keys` has a key that
-            the timetable never produces, or a key whose run is not due yet.
+        DagError: The DAG is gone from its file, `keys` is empty, or `max_active` is below 1. Or the DAG's timetable
+            never produces one of the keys, or the run of one of the keys is not due yet.
         RowRefused: A key cannot be stored.
         MoveRefused: The DAG has an unfinished backfill.
     """
@@ -144,7 +145,10 @@ async def start_key_backfill(
 async def _checked(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> tuple[list[str], list[DagRunInfo]]:
-    """Return the keys without repeats, and the timetable's run for each; no runs if the timetable produces no keys."""
+    """Return the keys without repeats, and a run of the timetable for each.
+
+    The list of runs is empty if the timetable produces no keys.
+    """
     schedule = await _schedule(session, dag_id)
     if not keys:
         raise DagError(f"there is no partition key of {dag_id!r} to run")
@@ -163,7 +167,10 @@ async def _checked(
 async def _existing(
     session: AsyncSession, dag_id: str, keys: Sequence[str], infos: Sequence[DagRunInfo]
 ) -> dict[str, tuple[str, RunState]]:
-    """Return the newest run (id, state) of each key, or of the data interval that belongs to the key."""
+    """Return the id and the state of each key's newest run.
+
+    If the timetable produces keys (`infos`), the run is found by its logical date, otherwise by its key.
+    """
     if not infos:
         return await listing.runs_of_keys(session, dag_id, keys)
     dates = [info.logical_date for info in infos]

@@ -63,11 +63,11 @@ async def choose(session: AsyncSession, choice: EndedRuns) -> Chosen:
 async def repeat_runs(
     database: Database, actor: Actor, chosen: Chosen, *, clear: bool, tasks: Collection[str] = ()
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
-    """Queue the chosen runs again, oldest first; yield the outcomes of each batch once it is committed.
+    """Queue the chosen runs again, oldest first. After each commit, yield the outcomes of a batch.
 
-    If a run cannot be repeated, its outcome says why, and the other runs are repeated. A run that somebody else has
-    queued again since `choose` is skipped. If a batch fails, the batches before it are done, and another call does the
-    rest.
+    If a run cannot be repeated, its outcome says why, and the other runs are still repeated. A run that somebody else
+    has queued again since `choose` is skipped. If a batch fails, the earlier batches stay committed, and another call
+    can repeat the remaining runs.
 
     Args:
         clear: True: clear the tasks in `tasks`, as `clear_run` does. False: retry the run, as `retry_run` does.

@@ -60,10 +60,10 @@ async def replay_messages(
         ids: The ids of messages. Empty: all parked messages, except messages of watchers that no file declares.
         asset, watcher: Deliver only messages of this watcher of the asset. None: of all watchers.
     Raises:
-        UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
+        UnknownMessage: One of `ids` belongs to neither a stored nor a parked message.
         UnknownWatcher: The watcher never existed.
-        TriggererError: No file declares `watcher`, or the watcher of a message in `ids`. Or `ids` and `watcher` are not
-            given, and no file declares the watcher of any parked message.
+        TriggererError: No file declares `watcher`, or the watcher of one of `ids`. Without `ids` and `watcher`: there
+            are parked messages, but no file declares any of their watchers.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)
     undeclared = set[str]()

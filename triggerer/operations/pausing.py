@@ -13,8 +13,8 @@ from triggerer.store.dags.pausing import set_paused
 async def pause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
     """Pause a DAG. Return False if the DAG was paused already.
 
-    While a DAG is paused, the scheduler makes no run of the DAG, and asset events wait in the DAG's queue. Queued runs
-    are executed nevertheless, and runs by hand, retries and backfills are possible.
+    While a DAG is paused, the scheduler creates no run of the DAG, and asset events wait in the DAG's queue. Runs that
+    are queued already are executed. Manual runs, retries and backfills are still possible.
 
     Raises:
         UnknownDag: There is no such DAG.

@@ -25,8 +25,7 @@ async def list_queued_events(
 
     Args:
         limit: The most events to return; 0 means all.
-        after: The DAG id, event id and partition key of the last entry of the page before. An empty key stands for an
-            entry without a key.
+        after: The last entry of the previous page: its DAG id, event id and partition key ("" if it has no key).
         asset: The asset's name or URI.
         state: The state of the DAG: `active`, `paused` or `stale`.
     """

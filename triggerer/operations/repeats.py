@@ -1,7 +1,8 @@
 """Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that a different request has used.
 
-While a request with a key is in progress, another request with the key waits for it. (The draft standard allows the
-status 409 instead.) Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
+While a request is in progress, another request with its key waits. The draft standard would also allow the status 409.
+
+Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ async def replay_watcher(
         again: True: also make events for messages that already have events.
     Raises:
         UnknownWatcher: There is no such watcher.
-        TriggererError: The watcher has no shared stream, or `start` is in the future. Or `again` is False, and events
-            from after `start` were deleted, so the store cannot tell which messages had events.
+        TriggererError: The watcher has no shared stream, or `start` is in the future. Or `again` is False, and a
+            cleaning has deleted events from after `start`: the messages of these events would make events again.
     """
     asked = await ask_for_replay(session, asset, name, start=start, reemit=again)
     await record(

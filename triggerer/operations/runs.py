@@ -126,8 +126,7 @@ async def clear_run(
 ) -> list[str]:
     """Queue an ended run for another attempt, as if these tasks had not been executed.
 
-    The tasks emit their events again, as new events, so DAGs that wait for these events run again. The run keeps the
-    events that it took.
+    The tasks emit new events, so DAGs that wait for their assets run again. The run keeps the events that it took.
 
     Args:
         tasks: Clear these tasks and all tasks that wait for them. Empty: all tasks.
@@ -144,10 +143,10 @@ async def clear_run(
     cleared = _with_downstream(run.definition, tasks) if tasks else set(names)
     kept = {task_id: state for task_id, state in run.tasks.items() if task_id not in cleared}
     if not tasks:
-        # If all tasks are cleared, no stored result is used again, not even of a task that the file no longer has.
+        # Also drop the stored results of tasks that the file no longer has.
         kept = {}
     counts = dict(run.repeat.cleared)
-    # A task that the file no longer has may come back. Count it as cleared, so that its next output gets a new token.
+    # The file may get a deleted task back. Count that task as cleared too, so that its next output gets a new token.
     gone = set() if tasks else {*run.tasks, *counts}
     for task_id in cleared | gone:
         counts[task_id] = counts.get(task_id, 0) + 1

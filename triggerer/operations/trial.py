@@ -86,7 +86,7 @@ async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResu
         on_log: Called with new bytes of the run's log, while the run writes them.
     Raises:
         UnknownDag: No file defines the DAG.
-        DagFileError: A file cannot be read, and it may define the DAG.
+        DagFileError: No readable file defines the DAG, and some file cannot be read.
         DagError: An event's asset is neither known nor a valid URI, or the timetable never produces `partition_key`.
         RowRefused: An event's extra, or the partition key, cannot be stored.
         ConfigurationError: There is no folder for temporary files.

@@ -40,8 +40,8 @@ async def trigger_dag(
         params: Values that replace the DAG's parameters of the same names.
         logical_date: The DAG's timetable infers the data interval from this instant. Without a timetable, the interval
             starts and ends at this instant. None: the present instant if there is a timetable, otherwise no date.
-        partition_key: The run's key. Runs of every DAG can have one. If the DAG's timetable produces keys, the run
-            covers the data interval of this key. None: the timetable's key for the run's data interval, if any.
+        partition_key: The run's key, for any DAG. If the DAG's timetable produces keys, the run covers the data
+            interval of this key. None: the run gets the timetable's key for its data interval, if there is one.
     Returns:
         The run's id.
     Raises:

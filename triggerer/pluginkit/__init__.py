@@ -1,19 +1,18 @@
 """The parts that producers and watchers of all brokers share. Plugins may import them too.
 
-This `__init__` imports none of the modules. So a DAG file that imports `message_trigger` does not wait for the slow
-import of pydantic. Only `connections` needs pydantic.
+Import the modules directly. This `__init__` imports nothing, because `connections` imports pydantic, which is slow, and
+a DAG file needs only `message_trigger`.
 
-- `message_trigger`: the base class of triggers, with `match`, `decode`, `extra` and `partition_key`. A broker's trigger
-  on top of the base class has about 100 lines.
-- `arguments`: checks of a trigger's arguments, and names derived from them, such as the default consumer group.
-- `matching`: the base class's conditions, paths and `extra`. It uses `expressions` and `glob_patterns`.
-- `decoding`: the base class's ways to read a value. It uses `cloudevents`, `buckets` and `schemas`.
-- `texts`: keys and attributes as text that every database can store.
-- `connections`: the settings under `[connections.<id>]`, checked before anything connects.
-- `guarding`: calls into a client library, whose errors become errors of this project.
-- `installing`: the name of the extra to install, in errors about a missing client library.
+- `message_trigger`: the base class of triggers, with the arguments `match`, `decode`, `extra` and `partition_key`.
+- `arguments`: checks the arguments of triggers, and makes names from them, such as the default consumer group.
+- `matching`: implements `match` and `extra`, with the help of `expressions` and `glob_patterns`.
+- `decoding`: implements `decode`, with the help of `cloudevents`, `buckets` and `schemas`.
+- `texts`: converts keys and attributes to text that every database can store.
+- `connections`: checks the settings under `[connections.<id>]`.
+- `guarding`: translates the errors of a client library into errors of this project.
+- `installing`: says which extra to install if a client library is missing.
 - `backoff`: growing delays with jitter.
-- `delivery`: whether a message is acknowledged, redelivered or dead-lettered, and the delays of redeliveries.
-- `reporting`: reports the lanes that a call of `advance_lanes` has finished, while the call works on other lanes.
-- `dumping`: a message as bytes for the store, and back.
+- `delivery`: decides whether a message is acknowledged, redelivered or dead-lettered, and when it is redelivered.
+- `reporting`: reports finished lanes during a call of `advance_lanes`.
+- `dumping`: converts a message to bytes for the store, and back.
 """

@@ -24,10 +24,10 @@ __all__ = [
 
 
 def text_argument(value: Any, what: str) -> str:
-    """Return a text that is not empty.
+    """Return the value, a string that is not empty.
 
     Raises:
-        DagError: The value is empty, or no text.
+        DagError: The value is empty, or no string.
     """
     if not isinstance(value, str) or not value:
         raise DagError(f"{what} must be a non-empty text, not {value!r}")
@@ -35,22 +35,22 @@ def text_argument(value: Any, what: str) -> str:
 
 
 def optional_text_argument(value: Any, what: str) -> str | None:
-    """Return None, or a text that is not empty.
+    """Return the value: None, or a string that is not empty.
 
     Raises:
-        DagError: The value is empty, or neither None nor a text.
+        DagError: The value is empty, or neither None nor a string.
     """
     return None if value is None else text_argument(value, what)
 
 
 def texts_argument(value: Any, what: str, *, each: str) -> list[str]:
-    """Accept one text or several, and return them as a sorted list without repeats.
+    """Accept a string or several strings, and return a sorted list without repeats.
 
     Args:
-        what: The argument, in the plural: "topics".
-        each: One text of the list, with its article: "a topic".
+        what: What the argument is called in errors: "topics".
+        each: What one of the strings is called in errors: "a topic".
     Raises:
-        DagError: The list is empty, or a value is empty or no text.
+        DagError: The list is empty, or a value is empty or no string.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Iterable) or not (texts := list(texts)):
@@ -83,8 +83,8 @@ def describe_source(kind: str, name: str, *notes: str, connection: str) -> str:
     """Return a stream's name for people: `kafka orders (group billing, connection eu)`.
 
     Args:
-        kind: The source's kind, such as `kafka`. The kind's default connection has the kind as its id.
-        connection: The connection's id. The name mentions the connection only if it is not the default one.
+        kind: The source's kind, such as `kafka`. This is also the id of the default connection.
+        connection: The connection's id. The name does not mention the default connection.
     """
     told = [*notes, *([] if connection == kind else [f"connection {connection}"])]
     return f"{kind} {name} ({', '.join(told)})" if told else f"{kind} {name}"

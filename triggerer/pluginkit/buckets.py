@@ -1,9 +1,9 @@
 """Reads notifications about objects that were written to S3, to Cloud Storage, or to Azure's Blob Storage.
 
-Each function reads a message into a list of objects with the fields `FIELDS`. A notification may have several objects.
-For a deletion, a folder or a test of the configuration, the list is empty.
+Each `read_` function returns a list of the written objects, each as a mapping with the keys `FIELDS`. The list is empty
+if the message reports something else: a deletion, a folder, or a test of the notifications.
 
-The field `uri` has the form that Spark's connectors read: `s3://`, `gs://`, and for Blob Storage
+Spark's connectors can read `uri`: it begins with `s3://`, `gs://`, or for Blob Storage
 `abfss://container@account.dfs.core.windows.net/`. For Blob Storage, `bucket` is the container.
 """
 
@@ -96,7 +96,7 @@ def _s3_object(bucket: str, key: str, found: Mapping[str, Any], time: str | None
 def read_gcs(message: BrokerMessage) -> list[_Object]:
     """Read notifications of Cloud Storage, in its own format for Pub/Sub or as CloudEvents.
 
-    A notification in Cloud Storage's own format may lack the object's description, and so its size and ETag.
+    Size and ETag are None if the notification's payload format is NONE.
 
     Raises:
         ValueError: The message is no notification of Cloud Storage.
@@ -142,9 +142,8 @@ def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | Non
 
 
 _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
-# The event of a renamed file, which only a container with a hierarchical namespace sends. Programs there often write a
-# file under a temporary name and then rename the file. Elsewhere (other containers, S3, Cloud Storage), a rename is a
-# copy, which is reported as a created object.
+# Only a container with a hierarchical namespace can rename a file. Programs often write a file under a temporary name
+# there, and rename the finished file. In other containers and buckets a rename is a copy, which creates an object.
 _BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
 # These calls create an empty object. Another event (FlushWithClose, SftpCommit) says that the content is written.
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})

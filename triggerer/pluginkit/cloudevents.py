@@ -13,20 +13,21 @@ from typing import Any, Final
 from triggerer.abc import BrokerMessage
 from triggerer.pluginkit.texts import strict_text_of, text_of
 
-# The prefixes of an attribute's name in Kafka, in AMQP (two forms), and in HTTP and Pub/Sub.
+# An attribute's name has the prefix `ce_` in Kafka, `cloudEvents:` or `cloudEvents_` in AMQP, and `ce-` in HTTP and
+# Pub/Sub.
 _PREFIXED: Final = re.compile(r"(?:ce_|ce-|cloudEvents[:_])([a-z0-9]+)\Z", re.IGNORECASE)
 _REQUIRED: Final = ("id", "source", "specversion", "type")
 _CONTENT_TYPES: Final = ("content-type", "contenttype", "content_type")
 
 
 def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
-    """Return the events of a message: one, or a batch. An event has its attributes as keys, and its data as `data`.
+    """Return the events of a message, each as a mapping of attribute names to values, with the data as `data`.
 
-    In binary mode, the content type decides how data is decoded: as JSON, which is also the default, or as text. Data
-    of other types is base64 text in `data_base64`.
+    In binary mode, the content type decides how the data is decoded. `data` is a JSON value for JSON (the default), and
+    a string for `text/*`. For other types, the event has `data_base64` instead of `data`.
 
     Raises:
-        ValueError: The message has no CloudEvent.
+        ValueError: The message is no CloudEvent and no batch of CloudEvents, or the data cannot be decoded.
     """
     events = binary_events(message)
     if events is not None:

@@ -1,7 +1,7 @@
 """Defines the settings of all brokers' connections, and checks them before anything connects.
 
-This module imports pydantic, which would add much to the time of parsing a DAG file. So a module that defines triggers
-must not import this module at its top, not even indirectly: import it when a connection is opened.
+This module imports pydantic, which is slow. So a module that defines triggers must not import this module at its top,
+because every DAG file would wait for pydantic. Import this module where a connection is opened.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 class ConnectionSettings:
     """The settings under `[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only).
 
-    Each field of the subclass is a key of the section. A secret is a field with `field(repr=False)`. Errors do not show
-    its value. References to secrets (`env:NAME` or `file:PATH`) are resolved before the check.
+    Each field of the subclass is a key of the section. Declare a secret with `field(repr=False)`, so that errors do not
+    show its value. References to secrets (`env:NAME` or `file:PATH`) are resolved before the values are checked.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
@@ -84,8 +84,8 @@ class ConnectionSettings:
         }
         for key in values:
             if key not in known:
-                # `hint` lists at most 20 known keys, because a longer list would fill the screen. If there are more,
-                # name the nearest key, even if it is not similar.
+                # If no known key is similar and there are more than 20 keys, `hint` returns None. Then name the nearest
+                # key instead of all keys.
                 closest = f"the nearest key is {nearest(key, known, cutoff=0)!r}"
                 raise ConfigurationError(
                     f"unknown key {key!r} in {where}", hint=hint(key, known) or closest

@@ -22,12 +22,13 @@ class Decoding:
 
     Args:
         name: The value of a trigger's argument `decode`, such as `json`.
-        read: Returns the value of a message. Called for each subscriber, on the event loop, so expensive results are
-            stored in the message (`BrokerMessage.decoded`). A `ValueError` rejects the message: it can never be read.
-        several: Whether `read` returns a list. Each element is matched alone, and each match makes an event.
-        fields: The fields of an element that make the default `extra`. None: the default of the broker's trigger.
-        prepare: Awaited before `read`, for look-ups; a `ValueError` rejects the message. Any other error fails the
-            message, which is read again later.
+        read: Returns the value of a message. Called on the event loop, once for each subscriber. An expensive result
+            should be stored in the message (`BrokerMessage.decoded`). A `ValueError` means that the message can never
+            be read, so it is rejected.
+        several: Whether `read` returns a list. Each element that meets `match` then makes its own event.
+        fields: The default `extra` has these fields of the element. None: the broker's trigger makes the default.
+        prepare: Awaited before `read`, for example to look up a schema. A `ValueError` rejects the message. Any other
+            error fails the message, which is read again later.
         aclose: Releases the resources of `prepare`.
     """
 

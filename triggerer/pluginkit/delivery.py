@@ -26,10 +26,11 @@ class Judgement(Enum):
 
 
 def judge(outcome: AdvanceOutcome) -> Judgement:
-    """Decide about a message from the outcomes at its subscribers (contract, rule 5).
+    """Decide about a message from the subscribers' results (contract, rule 5).
 
-    A message has failed if any subscriber failed it, or if no subscriber acked or rejected it. A rejected message that
-    is parked for its watcher is done.
+    - FAIL: some subscriber failed the message, or no subscriber acked or rejected it.
+    - REJECT: otherwise, if some subscriber rejected the message, and the message is not parked.
+    - ACK: in all other cases.
     """
     if outcome.failed or not (outcome.acked or outcome.rejected):
         return Judgement.FAIL

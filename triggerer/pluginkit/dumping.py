@@ -15,9 +15,9 @@ _VERSION: Final = 1
 
 
 def dump_message(message: BrokerMessage) -> bytes:
-    """Return everything that a filter can read of a message: a line of JSON, then the value and the key.
+    """Return a message as bytes: a line of JSON, then the value and the key.
 
-    The line has the sizes of value and key, and all other fields.
+    The JSON has the sizes of value and key, and all other fields of the message.
     """
     contents = [message.value, message.key]
     published = message.published_at

@@ -58,10 +58,9 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
-    If a pattern has a text between two stars, it is enough to try the first occurrence of this text in an object's key.
-    The second star matches whatever follows, including further occurrences. With backtracking, the time for a key that
-    does not match would grow with a power of the key's length: the more stars, the higher the power. Strangers choose
-    the keys when they upload objects, so they could block the service.
+    For example, in `*a*b` it is enough to try the first "a" of a key, because the second star also matches any later
+    "a". With backtracking, the time for a key that does not match could be the key's length to the power of the number
+    of stars. Strangers choose the keys of the objects that they upload, so they could block the service.
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:

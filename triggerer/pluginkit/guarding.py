@@ -21,9 +21,9 @@ Translate = Callable[[BaseException, str], BrokerError]
 
 
 def cancelled_from_outside() -> bool:
-    """Whether code outside the library cancelled the running task.
+    """Whether our own code cancelled the running task. Call this after a client library has raised `CancelledError`.
 
-    If not, the library itself raised the `CancelledError` that the caller caught.
+    If False, the library itself raised the error.
     """
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -math.inf or (
@@ -41,21 +41,21 @@ async def guarded(
     """Await a call into a client library.
 
     Args:
-        what: The action. The error's text begins with it: "receive from queue q in eu-central-1".
-        catch: The errors to translate, usually the library's base class and `OSError`. `BrokerError`s and all other
-            errors are raised unchanged.
+        what: The action, for the beginning of an error's text: "receive from queue q in eu-central-1".
+        catch: The errors to translate, usually the library's base class and `OSError`. All other errors are raised
+            unchanged, and so is a `BrokerError`.
     Raises:
-        BrokerError: The result of `translate`, or `BrokerUnavailable` for a cancellation that the library itself
-            raised. Untranslated, the cancellation would end a task group without an error, and the stream would stop
+        BrokerError: The result of `translate`. Or the library itself raised `CancelledError`, which becomes
+            `BrokerUnavailable`: otherwise the task group would end without an error, and the stream would stop
             silently.
-    Cancellation: Raised unchanged.
+    Cancellation: If our own code cancelled the task, the cancellation is raised.
     """
     try:
         return await call
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
-            # The task was cancelled, but this `CancelledError` may be an object that the library made (as grpc does).
-            # No cancel scope recognizes such an object, so let anyio raise its own.
+            # Some libraries (grpc) replace anyio's `CancelledError` with their own, which no cancel scope recognizes.
+            # So let anyio raise a new one.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
         raise BrokerUnavailable(f"{what}: the client library cancelled itself") from error

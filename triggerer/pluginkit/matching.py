@@ -1,10 +1,10 @@
 r"""Conditions on messages, and paths to their fields, written as JSON.
 
-A path joins names by dots, from the outside in: `order.items.0.sku` is a field of the decoded value. A number is an
-index into a list; a dot within a name is written `\.`. A path that starts with `@` refers to the message itself:
-`@key`, `@topic`, `@headers.source`, …; `@value` is the whole value.
+A path such as `order.items.0.sku` names a field of the decoded value. In a list, a number is an index. A dot within a
+name is written `\.`. A path that starts with `@` names an attribute of the message, such as `@key`, `@topic` or
+`@headers.source`. `@value` is the whole decoded value.
 
-A condition maps paths to requirements, all of which have to hold:
+A condition maps paths to requirements. All requirements must hold:
 
     {"carrier": "AA"}                               equal
     {"origin": ["JFK", "LGA"]}                      one of these
@@ -17,17 +17,17 @@ The operators:
     eq, ne                                          equal, or not equal
     in, not_in                                      one of a list, or none of a list
     gt, ge, lt, le                                  compare numbers with numbers, and text with text
-    regex                                           found anywhere in a text
-    prefix, suffix                                  the beginning, or the end, of a text
-    glob                                            the whole of a text, see `triggerer.pluginkit.glob_patterns`
-    contains                                        has this element (a list), or this part (a text)
+    regex                                           the pattern is found anywhere in a string
+    prefix, suffix                                  a string begins, or ends, with this
+    glob                                            a whole string matches, see `triggerer.pluginkit.glob_patterns`
+    contains                                        a list has this element, or a string has this part
     exists                                          whether the field exists: True or False
 
-A missing field matches only `{"exists": False}`. A field does not match if the operator does not expect its type.
-Neither case is an error.
+A missing field matches only `{"exists": False}`. A field whose type does not suit the operator does not match, which is
+no error: `{"delay": {"gt": 15}}` does not match the string "20".
 
-`@cel` requires that an expression holds, see `triggerer.pluginkit.expressions`. In place of the whole condition, one
-such expression can be given as a text.
+`@cel` is an expression that must hold, see `triggerer.pluginkit.expressions`. A string instead of a mapping is also
+such an expression.
 """
 
 from __future__ import annotations
@@ -166,8 +166,10 @@ def compile_match(
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
     """Find a path in `match` whose field must equal one of some fixed values. Return the path and the values, or None.
 
-    `compile_match` must have accepted `match`. A field that equals one of the values in Python may still not match:
-    True equals 1, but does not match 1.
+    The result may select too many messages: in Python, True equals 1, but the condition 1 does not match True.
+
+    Args:
+        match: A condition that `compile_match` has accepted.
     """
     if isinstance(match, str):
         return None
@@ -193,10 +195,7 @@ def _fixed_values(condition: Any) -> list[Any] | None:
 
 
 def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
-    """Return a function that tests one field of an object, the most common condition.
-
-    The function must be fast, because each watcher tests each message.
-    """
+    """Return a function that tests one field of an object. It is fast, because most conditions have this form."""
 
     def matches(_: Any, value: Any) -> bool:
         found = value.get(name, MISSING) if type(value) is dict else _step(value, name)
@@ -337,7 +336,7 @@ def compile_extra(
 ) -> Callable[[E, Any], dict[str, Any]] | None:
     """Return a function that builds an asset event's `extra`; None if there is no template.
 
-    The template has a path or `{"const": …}` for each name in the `extra`. A field that is missing becomes null.
+    The template maps each name in the `extra` to a path or to `{"const": …}`. A missing field becomes None.
 
     Raises:
         DagError: The template has another form.

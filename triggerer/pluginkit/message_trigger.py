@@ -53,19 +53,21 @@ Attribute = Callable[[Any], Any]
 class MessageTrigger(BaseEventTrigger):
     """The base class of the triggers of all brokers. It makes an event of each message that meets `match`.
 
-    A subclass adds the arguments that name the source, and stores each argument in an attribute of the same name. It
-    passes the other arguments to `super().__init__`, and implements `shared_stream_key` and `make_producer`. Arguments
-    outside the stream key belong to the filter. Two watchers that differ only in such arguments share a stream.
+    If `decode` reads a list from a message, each element that meets `match` makes its own event.
+
+    A subclass adds the arguments that name the source, and stores each in an attribute of the same name. It passes the
+    arguments below to `super().__init__`, and implements `shared_stream_key` and `make_producer`. Two watchers with
+    equal stream keys share a stream. So the key must not contain arguments that only the filter uses, such as `match`.
 
     Args:
         connection: The section `[connections.<connection>]` of the configuration.
-        match: A condition on the message, see `triggerer.pluginkit.matching`. None: every message fires.
+        match: A condition on the message, see `triggerer.pluginkit.matching`. None: every message makes an event.
         decode: How to decode the value, see `triggerer.pluginkit.decoding`. A message that cannot be decoded is
-            rejected: it goes to the broker's dead letters, or is parked for the watcher.
-        extra: The fields of the asset event's `extra`: for each name a path as in `match`, or `{"const": …}`. None: the
+            rejected.
+        extra: The asset event's `extra`: maps each name to a path as in `match`, or to `{"const": …}`. None: the
             default of the broker's trigger.
-        partition_key: The path to the asset event's partition key. A number becomes text. If the value is neither text
-            nor a number, the event has no key.
+        partition_key: The path to the field with the asset event's partition key. A number becomes a string. If the
+            field is neither a string nor a number, the event has no key.
     Raises:
         DagError: An argument is not as described.
     """
@@ -117,8 +119,8 @@ class MessageTrigger(BaseEventTrigger):
     def source_arguments(self) -> dict[str, Any]:
         """Return the arguments that name the source (JSON), by their names in the constructor.
 
-        By default these are all arguments of the constructor that `MessageTrigger` itself does not have. Each value
-        comes from the attribute of the same name.
+        By default these are the arguments that the subclass adds to those of `MessageTrigger`. Each value comes from
+        the attribute of the same name.
 
         Raises:
             PluginError: An attribute is missing.
@@ -149,8 +151,8 @@ class MessageTrigger(BaseEventTrigger):
             "extra": self.extra,
         }
         if self.partition_key is not None:
-            # Add the argument only if it is given, so that triggers without it equal the triggers that were stored
-            # before the argument existed.
+            # Omit the argument if it is None. Otherwise triggers that were stored before the argument existed would
+            # count as changed.
             arguments["partition_key"] = self.partition_key
         return f"{cls.__module__}.{cls.__qualname__}", arguments
 
@@ -212,7 +214,7 @@ class MessageTrigger(BaseEventTrigger):
 
 @cache
 def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
-    """Return the names of the arguments that name the source, even if a subclass passes them on as `**arguments`."""
+    """Return the arguments that subclasses add, including those that a subclass passes on as `**arguments`."""
     names: dict[str, None] = {}
     common = inspect.signature(MessageTrigger).parameters
     for cls in kind.__mro__[: kind.__mro__.index(MessageTrigger)]:
@@ -237,7 +239,7 @@ def in_position(*names: str) -> dict[str, Attribute]:
 def _reading(name: str) -> Attribute:
     def read(message: BrokerMessage) -> Any:
         found = message.position.get(name)
-        # The sender chose this text, such as a session's id, so it may have characters that no database can store.
+        # The sender chose this string, such as a session's id. It may have characters that no database can store.
         return text_of(found) if type(found) is str else found
 
     return read

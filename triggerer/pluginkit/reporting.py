@@ -1,4 +1,4 @@
-"""Reports the lanes that a call of `advance_lanes` has finished, while the call still works on other lanes."""
+"""Reports finished lanes during a call of `advance_lanes`, so that they need not wait for slower lanes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reporting(report: ReportAdvanced, take_done: Callable[[], Sequence[int]]) ->
 
     Args:
         report: The `report` that `advance_lanes` received.
-        take_done: Returns the indices of the batches, one for each lane, that have finished since its last call. Called
+        take_done: Returns the indices of the batches that have finished since the previous call of `take_done`. Called
             on the event loop.
     """
     loop = asyncio.get_running_loop()

@@ -12,8 +12,8 @@ _NUL: Final = "\0"
 def text_of(raw: str | bytes | None) -> str | None:
     """Return the UTF-8 text of a message's key or attribute, or `base64:…` if no database can store it.
 
-    Base64 replaces bytes that are not UTF-8, and text with a NUL character or half a surrogate pair. So a message with
-    a binary key, such as an eight-byte number, makes an event that the store accepts.
+    The result is base64 for bytes that are not UTF-8, such as an eight-byte number, and for text with a NUL character
+    or half a surrogate pair.
     """
     if raw is None:
         return None
@@ -28,7 +28,7 @@ def text_of(raw: str | bytes | None) -> str | None:
 
 def texts_of(attributes: Mapping[str, Any]) -> dict[str, str | None]:
     """Return attributes in a form that JSON supports: names and values as `text_of` returns them."""
-    # Nearly all names and most values are ASCII. The checks here run in C, and cost less than a call of `text_of`.
+    # Most values are ASCII strings. These checks are cheaper than a call of `text_of`.
     return {
         _name_of(name): value
         if type(value) is str and value.isascii() and _NUL not in value

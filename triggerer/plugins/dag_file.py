@@ -46,10 +46,10 @@ class LoadedFile:
 
 
 def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
-    """Run the file and the folder's modules that it imports, without reusing earlier imports.
+    """Run the file and return its definitions. The modules that it imports from the folder are run again, too.
 
-    A DAG belongs to the file whose module level creates it, even through a factory from another file. A DAG that the
-    file imports from another file belongs to that other file.
+    A DAG belongs to the file whose module-level code creates it, even if that code calls a factory in another file. The
+    result leaves out DAGs that the file imports from another file.
 
     Args:
         path: A path below the folder, absolute or relative to the working directory.
@@ -192,7 +192,7 @@ def _aliases(module: ModuleType, dags: Iterable[DAG]) -> Iterator[AssetAlias]:
 
 
 def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
-    """Return an error that says why the import of the file failed, and at which of the file's own lines.
+    """Return an error with the reason why the import of the file failed, and with the last line of the file that ran.
 
     Args:
         file: The file's full path.

@@ -44,10 +44,10 @@ def trigger_digest(
     """Return the SHA-256 of the class path and the canonical JSON of the arguments.
 
     Args:
-        guarantee: The guarantee that the watchers demand; None: they demand none. Watchers with different guarantees do
-            not share a trigger, because the service may refuse one watcher at the start and accept the other.
-        watcher: The digest of the only watcher that the trigger serves, if the trigger stores a bookmark for its
-            watcher. None: watchers with equal arguments share the trigger.
+        guarantee: The delivery guarantee that the watchers demand, or None. Watchers that demand different guarantees
+            do not share a trigger, because the service may refuse one of them and accept the other.
+        watcher: The digest of the trigger's only watcher, for a trigger that stores a bookmark. None: watchers with
+            equal arguments share the trigger.
     Raises:
         PluginError: JSON cannot represent the arguments.
     """
@@ -59,13 +59,13 @@ def trigger_digest(
 def stream_digest(key: Hashable) -> str:
     """Return the SHA-256 of a stream key. Equal keys have equal digests, in every process.
 
-    Numbers that compare equal are equal keys (`1 == 1.0 == True`). A key can also contain None, strings, bytes, enums,
-    classes, aware datetimes and dataclasses, and tuples and frozensets of all these. Any other object counts by its
-    class and `repr`, which must be equal for equal keys.
+    A key can contain None, numbers, strings, bytes, enums, classes, aware datetimes and dataclasses, and tuples and
+    frozensets of all these. As in Python, 1, 1.0 and True are equal. For any other object, the digest uses the class
+    and the `repr`. So equal objects must have equal `repr`s.
 
     Raises:
-        PluginError: The key is not hashable, or contains an object with the default `repr`, which shows an
-            address that differs between processes.
+        PluginError: The key is not hashable. Or it contains an object with the default `repr`, which shows the object's
+            address and so differs between processes.
     """
     try:
         hash(key)

@@ -1,7 +1,7 @@
 """Imports modules from the DAGs folder, and imports them again when files have changed.
 
-The file `a/b.py` of the folder is the module `a.b`, so that any process can import a class by its path. If that name is
-invalid, or belongs to an installed package, the file gets a generated name that only `DagsFolder` can resolve.
+The file `a/b.py` of the folder is the module `a.b`, if this is a valid name and no installed module is named `a`.
+Otherwise the module gets a generated name, under which only `DagsFolder` can import it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# In nanoseconds, and longer than the time resolution of any file system. If a file has not changed for this time, its
-# next change gives it another stamp.
+# In nanoseconds, and longer than the time resolution of any file system. Two changes of a file within the resolution
+# may give the file the same stamp.
 _STABLE_NS: Final = 3_000_000_000
 
 
@@ -67,9 +67,9 @@ def read_stamp(path: Path | str) -> Stamp:
 
 
 def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
-    """True if the file changed in the last `within_s` seconds.
+    """True if the file changed in the last `within_s` seconds. False if the stamp lies in the future.
 
-    A time in the future comes from another machine's clock, and does not count.
+    A stamp in the future comes from another machine's clock.
     """
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
@@ -77,9 +77,9 @@ def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
 class _FreshLoader(SourceFileLoader):
     """Compiles the current version of the file, and writes no bytecode into the user's folder.
 
-    Python reuses cached bytecode if the file's size and its modification time in whole seconds are unchanged. So after
-    two saves within a second, Python could run the first version. This loader caches code in memory by the file's
-    stamp, and only if the file had been unchanged for `_STABLE_NS` when it was compiled.
+    Python's own loader could run an old version after two saves within a second. It reuses bytecode if the file has the
+    same size and the same modification time in whole seconds. This loader caches code in memory instead, with the
+    file's stamp, and only for files that had not changed for `_STABLE_NS`.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that `DagsFolder` has not searched yet for modules of the folder. The last search found no such
-# module, so it need not look at older modules again.
+# By folder: the modules that were imported since a search of `sys.modules` found no module of the folder. The next
+# search skips all older modules.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 
@@ -120,8 +120,7 @@ def _open_folder(path: str) -> FileFinder:
 class DagsFolder:
     """A folder from which modules are imported. Not thread-safe, because modules are global.
 
-    Paths are absolute, but symbolic links are not resolved: the files of a mounted configuration map are links to files
-    outside the folder.
+    Symbolic links are not resolved, because Kubernetes mounts a configuration map as links to files outside the folder.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -212,8 +211,8 @@ class DagsFolder:
         self.look_ahead()
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
-        # Invalidate only the finders of this folder. If all finders were invalidated, Python would list all installed
-        # packages again, which took longer than running a DAG file.
+        # Not `importlib.invalidate_caches`, after which Python lists all installed packages again. That took longer
+        # than running a DAG file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()
@@ -232,8 +231,7 @@ class DagsFolder:
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _own_modules(self) -> list[tuple[str, ModuleType]]:
-        # Called for each run, with up to thousands of modules. So skip modules that are known to lie outside the
-        # folder.
+        # Called for each run, with thousands of modules. So skip modules that an earlier search has looked at.
         now = ImportedSince()
         since = _not_looked_at.get(self._prefix)
         names = list(sys.modules) if since is None else since.names()
@@ -261,8 +259,7 @@ class DagsFolder:
         root = str(self.root)
         elsewhere = [p for p in sys.path if p != root and (_is_plain(p) or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
-        # Python takes any folder in a folder of `sys.path` for a namespace package. So a name is reserved only if its
-        # module has a file.
+        # Without `origin`, the spec is a namespace package: any folder of this name, anywhere in `sys.path`.
         return (
             spec is not None
             and spec.origin is not None

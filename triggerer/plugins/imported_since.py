@@ -1,7 +1,7 @@
 """Finds the modules that were imported after a certain moment, without touching older modules.
 
-A forked process shares a page of memory with its parent until it writes to the page. Each access to an object writes
-the object's reference count. So an access to all modules caused half of the page faults of a run's process.
+A run's process is forked, and shares its memory with the parent until it writes. Even reading a Python object writes
+the object's reference count. Half of the page faults of a run's process came from reading all modules.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 class ImportedSince:
     """The modules that were imported after this object was made.
 
-    `sys.modules` keeps the order of insertion, so the newer modules come last. A module that replaces an older module
-    of the same name takes over the older module's position, so the newer module is not found.
+    A module that replaces an older module of the same name is not found, because it keeps the older module's position
+    in `sys.modules`.
     """
 
     def __init__(self) -> None:

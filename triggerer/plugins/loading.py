@@ -66,16 +66,17 @@ def load_trigger_class(
 ) -> type[BaseEventTrigger]:
     """Return the class, from an entry point's module, an allowed module, or a file of the DAGs folder.
 
-    An allowed module includes its submodules. If any imported file of the folder has changed, the file with the class
-    is imported again. The import runs users' code, and blocks until that code returns.
+    The import runs users' code, and blocks until that code returns. A file of the DAGs folder is imported again if any
+    imported file of the folder has changed.
 
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
         dags_folder: The folder of the DAG files. None: no class is loaded from a DAG file.
+        allowed_modules: Their submodules are allowed, too.
         try_first: Called before a file of the folder is imported, see `TrialImport`. None: there is no trial.
     Raises:
-        PluginError: The class is at none of these places, its import fails (because of a missing SDK, for instance), or
-            it is no `BaseEventTrigger`.
+        PluginError: The class is at none of these places, or is no `BaseEventTrigger`. Or its import fails, for
+            instance because an SDK is missing.
     """
     parts = classpath.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -143,11 +144,10 @@ def _import_file(
 
 @contextmanager
 def _restoring_process_state() -> Iterator[None]:
-    """Restore the working directory and the logging setup after the block, which runs a user's file in the service."""
+    """After the block, restore the working directory and the logging setup, which a user's file may have changed."""
     with ExitStack() as undoing:
         undoing.callback(undo_changes)
-        # If the working directory cannot be opened, it is not restored. For instance, root may have started the service
-        # with `runuser`, in a directory to which the service's user has no access.
+        # The service's user may have no access to the working directory, for instance if root has used `runuser`.
         with suppress(OSError):
             here = os.open(".", os.O_PATH | os.O_DIRECTORY)
             undoing.callback(os.close, here)

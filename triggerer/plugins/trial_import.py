@@ -1,11 +1,11 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
-Importing a file runs users' code, which may end the process. The DAG processor imports each file in a child process
-first. If the file ends that process, the triggers of the file's earlier version stay in force. To load these triggers,
-the service would import the file's present version, which would end the service at every start. A trial prevents this.
+Suppose a user's change makes a DAG file crash its process. The DAG processor notices this in a child process, and the
+triggers of the file's earlier version stay in force. To load them, the service itself imports the file, and would crash
+at every start. So it tries the import here first.
 
-`python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, and the child imports the file. So if the
-file's code kills its parent process, it kills this helper, and not the service.
+`python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, which imports the file. If the file's code
+kills its parent process, it kills this helper, and not the service.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> NoReturn:
     folder, file = sys.argv[1:]
     child = os.fork()
     if child == 0:
-        # Exit with `_IMPORT_ENDED` after an exception too. `os._exit` does not wait for threads that the file started.
+        # After an exception, too. `os._exit` does not wait for threads that the file started.
         try:
             DagsFolder(folder).import_file(file)
         finally:

@@ -45,7 +45,7 @@ def explain_unknown_argument(error: TypeError) -> DagError | None:
 
 
 def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | None) -> str | None:
-    """Return what to import in place of an Airflow name, or advice to install Airflow; None: Airflow is not missing."""
+    """Return what to import instead of an Airflow name, or advice to install Airflow; None: Airflow is not missing."""
     if (error.name or "").partition(".")[0] != _AIRFLOW:
         return None
     names = _imported_at(file, line)
@@ -56,10 +56,7 @@ def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | N
 
 
 def explain_unknown_import(error: ImportError) -> str | None:
-    """Return a hint about a name that a module lacks; None if there is nothing to suggest.
-
-    The hint is the import to write in place of an Airflow name, or the result of `triggerer.nearest.hint`.
-    """
+    """Return a hint about a name that cannot be imported from a module; None if there is nothing to suggest."""
     said = _NOT_THERE.match(str(error))
     if said is None:
         return None

@@ -137,8 +137,7 @@ class _Sink:
         ordinal: int,
     ) -> None:
         if not source.watchers:
-            # The trigger's watcher was rewound while the raw event was on its way to the filter. Such an event counts
-            # for no watcher, so drop it.
+            # The trigger was rewound while its filter had the raw event. The event belongs to no watcher, so drop it.
             event.complete(None)
             return
         view = self._views[source.watchers[0].watcher_id]
@@ -221,12 +220,13 @@ _FENCE = Fence("harness", "harness", 1)
 class StreamHarness:
     """Hosts triggers on the caller's event loop, on a clock that the test moves.
 
-    Only the runtime's own timers use that clock; a plugin's own waits take real time. The harness restarts neither
-    groups nor triggers: a trigger that ended keeps its error, and the next `add` opens a new group.
+    Only the runtime's timers use this clock: a plugin that sleeps waits in real time. The harness restarts neither
+    groups nor triggers. A trigger that ended keeps its error, and the next `add` opens a new group.
 
     Args:
-        ack_timeout, subscriber_queue_size, overflow_grace: The settings `shared_stream_ack_timeout` (in seconds),
-            `shared_stream_subscriber_queue_size` and `shared_stream_overflow_grace` (in seconds).
+        ack_timeout: The setting `shared_stream_ack_timeout`, in seconds.
+        subscriber_queue_size: The setting `shared_stream_subscriber_queue_size`.
+        overflow_grace: The setting `shared_stream_overflow_grace`, in seconds.
         catch_up: Let a failing trigger fall behind alone if its upstream is a log or a queue (contract, rule 18). The
             trigger stays a member with a backlog until `restart` or `remove`. A queue's backlog is in memory.
         persistence: "auto": each event is confirmed at once. "manual": the test calls `persist` or `refuse`.
@@ -354,7 +354,7 @@ class StreamHarness:
     async def restart(self, view: HostedView) -> None:
         """Restart a trigger that failed and has a backlog (`catch_up=True`).
 
-        If the trigger's catch-up waits after a failed message, the message is tried again at once.
+        If the trigger's catch-up waits before another attempt at a failed message, the attempt is made at once.
         """
         self._manager.restart(view.member)
 
@@ -365,8 +365,8 @@ class StreamHarness:
 
         Args:
             start: Read messages that were published at this instant or later. None reads from the earliest message on.
-            reemit: Create events again for messages that already have events. The harness stores no keys, so it shows
-                these events even if `reemit` is false.
+            reemit: Create events again, under new keys, for messages that already have events. In the harness such
+                events appear even if `reemit` is false, because the harness stores no keys.
         """
         self._replays += 1
         watcher_id = view.member.source.watchers[0].watcher_id
@@ -385,16 +385,16 @@ class StreamHarness:
             self._bookmarks.persist()
 
     async def refuse(self, n: int | None = None) -> None:
-        """Act as a store that failed: never confirm the oldest `n` unconfirmed events.
+        """Act as a store that failed: the oldest `n` unconfirmed events are never confirmed.
 
-        Without `n`: never confirm any of them, and refuse all unconfirmed bookmarks with a `StoreError`.
+        Without `n`, no unconfirmed event is ever confirmed, and all unconfirmed bookmarks get a `StoreError`.
         """
         self._sink.take(n)
         if n is None:
             self._bookmarks.refuse()
 
     async def quiesce(self) -> None:
-        """Wait until the runtime and the plugins only wait for time to pass, or for the test.
+        """Wait until the runtime and the plugins have nothing to do before the test acts or time passes.
 
         Waits for work in threads too, but not for sleeps in real time or for a broker.
 
@@ -435,8 +435,8 @@ class StreamHarness:
 async def _loop_is_idle() -> None:
     """Return once the loop has had nothing to do for some turns.
 
-    asyncio's own loop shows its ready callbacks. Other loops do not, so this function waits for many more turns on
-    them.
+    On asyncio's own loop, this function looks at the list of ready callbacks. Other loops have no such list, so there
+    the function waits for many more turns.
     """
     ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
     needed = _QUIET_TURNS_UNSEEN if ready is None else _QUIET_TURNS

@@ -50,9 +50,11 @@ class _Log:
 class InMemoryBroker:
     """Stores all published messages. Producers come and go, as with a real broker.
 
-    The committed position waits at a failed message: the broker delivers that message again at once, and then its
-    successors in the lane. One producer at a time reads a lane. The producer locks the lane, and renews the lock until
-    the producer is closed. Call all methods on one event loop.
+    The committed position of a lane stays at a failed message. The broker delivers that message again at once, and then
+    the later messages of the lane.
+
+    Only one producer at a time reads a lane. The producer locks the lane, and renews the lock until the producer is
+    closed. Call all methods on one event loop.
 
     Args:
         max_deliveries: After this number of failed deliveries a message goes to `dead_letters`. A rejected message
@@ -178,8 +180,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
         self._renewal = loop.call_later(self._broker.lock_s / 3, self._renew)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        # The checkpoint stands for the request to a real broker. If it is cancelled, no message of the batch is
-        # committed.
+        # A real broker would get a request here. If this await is cancelled, nothing is committed.
         await checkpoint()
         for message, outcome in batch:
             log, reading = self._broker.logs()[message.lane], self._readings[message.lane]

@@ -1,4 +1,4 @@
-"""An in-memory table of stored and parked messages, in place of the store."""
+"""An in-memory table of stored and parked messages, instead of the store."""
 
 from __future__ import annotations
 

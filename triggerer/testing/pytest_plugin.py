@@ -1,7 +1,7 @@
 """Fixtures for plugin authors' tests: `pytest_plugins = ["triggerer.testing.pytest_plugin"]` in the root conftest.py.
 
-The plugin is opt-in and has no entry point, so installing triggerer does not change other test sessions. The
-asynchronous fixture uses pytest-asyncio if it is installed, and anyio's plugin otherwise.
+The plugin has no entry point, so it is active only in projects with this line. The asynchronous fixture uses
+pytest-asyncio if it is installed, and anyio's plugin otherwise.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ async def streams(request: pytest.FixtureRequest) -> AsyncIterator[StreamHarness
             opened.set()
             await finished.wait()
 
-    # The harness needs its own task. Only the task that entered a task group may leave the group, but pytest may set up
-    # and tear down the fixture in two different tasks.
+    # The harness has a task group, which one task must enter and leave. pytest may set up and tear down the fixture in
+    # two different tasks, so use a third task.
     task = asyncio.create_task(live())
     await opened.wait()
     yield harness

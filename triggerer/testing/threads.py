@@ -1,4 +1,4 @@
-"""Waits, in real time, for threads that work for the event loop. Until the threads answer, the loop looks idle."""
+"""Waits, in real time, for threads that work for the event loop. While they work, the loop looks idle."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LOOK_EVERY_S = 0.001
 class ThreadWatch:
     """Waits for work in threads started by `asyncio.to_thread`, `run_in_executor` and `anyio.to_thread`.
 
-    Work that takes longer than two seconds probably waits for something outside the process, and is ignored from then
-    on. On an event loop whose methods cannot be replaced (uvloop), only work of `anyio.to_thread` is found.
+    After two seconds, work is ignored: it probably waits for something outside the process. On uvloop, whose methods
+    cannot be replaced, only work of `anyio.to_thread` is found.
     """
 
     def __init__(self) -> None:

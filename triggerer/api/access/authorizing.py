@@ -1,4 +1,4 @@
-"""The guard of all routes: it finds the token or session of a request, and checks that the sender's role is enough."""
+"""The guard of all routes: checks the token or session of a request, the sender's role, and the rate of requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Guard:
         Raises:
             SignInNeeded, RoleNeeded, WrongMediaType, TooManyRequests: The request is refused.
         """
-        # A test checks that each route names its role. If a role is missing, only an administrator can use the route.
+        # A test checks that each route names its role. Otherwise only an administrator can use the route.
         needed = handler.opt.get("role", ORDER[-1])
         if needed == PUBLIC:
             return
@@ -101,8 +101,7 @@ class Guard:
                 async with self._context.use.changing() as session:
                     await mark_used(session, found.id)
             except StoreUnavailable as error:
-                # The time of a token's last use is only shown to people. A request must not fail because this time
-                # cannot be stored.
+                # The time of a token's last use is only information for people, so the request succeeds without it.
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
 
@@ -135,9 +134,9 @@ class Guard:
 
 
 async def is_access_valid(context: ApiContext, access: Access) -> bool:
-    """Return whether the client's token or session is still valid. Called at intervals during a streamed answer.
+    """Return whether the client's token or session is still valid. True if the database does not answer.
 
-    If the database does not answer, the token or session counts as valid.
+    A streamed answer calls this at intervals.
     """
     key = b"" if access.run is None else await context.service_key()
     kind, _, found_id = access.via.partition(":")

@@ -11,14 +11,14 @@ from triggerer.errors import RoleNeeded, WrongMediaType
 
 
 def refuse_other_origins(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-    """Refuse a change that a cookie authorizes, if our own page did not send the request, or if the body is not JSON.
+    """Refuse a request unless our own page sent it. Call this for each change that a cookie authorizes.
 
-    Browsers set `Sec-Fetch-Site` and `Origin` themselves, so a page cannot forge them. The body must be JSON, because
-    an HTML form of another origin cannot send JSON.
+    The headers `Sec-Fetch-Site` and `Origin` name the sender; a page cannot forge them. As a second defence, the media
+    type must be JSON, because an HTML form cannot send JSON.
 
     Raises:
-        RoleNeeded: Another origin sent the request, or the headers do not name the origin.
-        WrongMediaType: The body is not JSON.
+        RoleNeeded: A page of another origin sent the request, or the headers do not name the origin.
+        WrongMediaType: The media type is not JSON.
     """
     headers = connection.headers
     site = headers.get("sec-fetch-site")

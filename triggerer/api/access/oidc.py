@@ -44,8 +44,8 @@ class OidcProvider:
     """The provider of `[api.oidc]`. Its endpoints and keys are read at the first sign-in.
 
     Args:
-        key: The key that signs the cookie in which the browser keeps the state of a sign-in. All processes of the API
-            have this key, so any of them can finish the sign-in.
+        key: Signs the cookie that has the state of a sign-in. Any process of the API with this key can finish a sign-in
+            that another process has started.
     Raises:
         ConfigurationError: The extra `oidc` is not installed.
     """
@@ -70,7 +70,7 @@ class OidcProvider:
         """Return the provider's URL for a new sign-in, and the cookie that `finish` needs.
 
         Raises:
-            ServerBusy: The provider does not answer, or its metadata are wrong.
+            ServerBusy: The provider does not answer, or its metadata name another issuer.
         """
         metadata = await self._discover()
         state, nonce = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
@@ -91,9 +91,10 @@ class OidcProvider:
         """Return the person whom the provider has identified.
 
         Raises:
-            SignInNeeded: The sign-in did not begin in this browser or is too old, or the provider's answer is wrong.
+            SignInNeeded: The sign-in did not start in this browser or is too old. Or the provider refuses it, or the
+                provider's token is not valid.
             RoleNeeded: `[api.oidc] roles` names no role for the values of the person's claim.
-            ServerBusy: The provider does not answer, or its metadata are wrong.
+            ServerBusy: The provider does not answer, or its metadata name another issuer.
         """
         pending = self._verified(cookie)
         if pending is None or not hmac.compare_digest(str(pending["s"]), state):

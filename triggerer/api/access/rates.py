@@ -17,10 +17,7 @@ _MOST_TOKENS: Final = 10_000
 
 
 class Rates:
-    """Token buckets: each API token, session or run has one bucket for reads, and another bucket for changes.
-
-    A bucket stores its level after the last request, and the time of that request. Buckets fill at the allowed rate.
-    """
+    """Token buckets. Each API token, session or run has one bucket for reads and another for changes."""
 
     def __init__(self, reads_per_s: float) -> None:
         self._reads_per_s = reads_per_s

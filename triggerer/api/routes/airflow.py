@@ -1,7 +1,7 @@
 """Six routes of Airflow's REST API v2, for programs that use Airflow's client.
 
-The routes emit an event, list the assets, trigger a run, show a run, pause a DAG, and return a token. A field without a
-counterpart here has the value that Airflow returns if the field is not set.
+The routes emit an event, list the assets, trigger a run, show a run, pause a DAG, and return a token. If an answer of
+Airflow has a field that this project lacks, the field has a fixed value, such as null or an empty list.
 """
 
 from __future__ import annotations

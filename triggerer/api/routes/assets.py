@@ -147,8 +147,8 @@ async def emit(
 ) -> Response[AssetEventView]:
     """Record an event of an asset, and queue the event for the DAGs that wait for the asset.
 
-    The `Idempotency-Key` becomes part of the event's key, so the answer to a repeat is 200 with the first event. With a
-    run token, a task can emit events of its DAG's outlets only.
+    If a request is repeated with its `Idempotency-Key`, the answer is 200 with the first event. With a run token, a
+    task can emit only events of its DAG's outlets.
     """
     key_of_runs = await api.service_key() if access.run is not None else b""
     async with api.use.changing() as session:

@@ -54,8 +54,8 @@ async def receive(
 ) -> Response[Page[AssetEventView]]:
     """Record CloudEvents as events of an asset: one in binary or structured mode, or a batch.
 
-    `source` and `id` identify an event. An event that is sent again is not recorded again: the answer has the first
-    event. The status is 201 if at least one event is new, otherwise 200.
+    `source` and `id` identify an event. If the asset has an event with both, the answer has that event, and no new
+    event is recorded. The status is 201 if at least one event is new, otherwise 200.
     """
     return await _record(api, request, access.actor(), asset, access)
 

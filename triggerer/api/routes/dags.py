@@ -112,9 +112,9 @@ async def dag_next(api: Api, dag_id: InPath) -> Page[NextRun]:
 async def trigger(
     api: Api, access: Caller, dag_id: InPath, data: JSONBody[NewRun], key: IdempotencyKey = None
 ) -> Response[RunView]:
-    """Queue a run by hand, even if the DAG is paused.
+    """Queue a manual run, even if the DAG is paused.
 
-    With an `Idempotency-Key`, the answer to a repeat is 200 with the first run. If the request has no `run_id`, the
+    If a request is repeated with its `Idempotency-Key`, the answer is 200 with the first run. Without `run_id`, the
     run's id is made from the key.
     """
     run, is_new = await queue_run(api, access, part(dag_id), data, key)

@@ -57,8 +57,9 @@ async def logs(
     """Read the log of a run, byte for byte.
 
     The header `X-Log-Offset` is the position of the answer's first byte, and `X-Log-Size` is the present size of the
-    log. `X-Run-State` says whether the log may still grow. A long log loses bytes in its middle (`[logs] max_bytes`). A
-    range has zeros in place of these bytes. A download and a followed log leave them out.
+    log. `X-Run-State` is the run's state; the log may grow until the run has ended. If a log is longer than
+    `[logs] max_bytes`, bytes in its middle are cut. A range has zeros instead of these bytes. With `download` or
+    `follow`, they are left out.
     """
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))
@@ -132,8 +133,7 @@ async def _read_if_there(log: LogReader, start: int) -> tuple[bytes, int] | None
         part = await log.read(start, _CHUNK_BYTES)
         return part.without_hole() if part.body else None
     except TriggererError:
-        # Not an error: a run that is queued again has no log yet, and an executor may not answer for a moment. The
-        # caller tries again after `_LOOK_S`.
+        # The caller tries again. A run that is queued again has no log yet, or an executor may not answer for a moment.
         return None
 
 

@@ -43,7 +43,7 @@ async def file_or_screen(request: Request[Any, Any, Any], path: InPath) -> Respo
     if found is None:
         return _document(request)
     kind, _ = mimetypes.guess_type(name)
-    # The names of files in `assets/` contain a digest of the content, so a browser may keep such a file for ever.
+    # The name of a file in `assets/` contains a digest of its content, so a browser may cache the file for ever.
     cache_control = (
         "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
     )

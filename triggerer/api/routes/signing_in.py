@@ -136,8 +136,8 @@ def _cookie(request: AnyRequest, secret: str, *, max_age: int | None = None) -> 
         path="/",
         secure=name == SECURE_COOKIE,
         httponly=True,
-        # With the value "strict" of SameSite, a browser sends no cookie when the user follows a link from another site,
-        # such as a chat. The user would have to sign in again.
+        # With "strict", the browser would send no cookie when the user follows a link from a chat. The user would have
+        # to sign in again.
         samesite="lax",
     )
 

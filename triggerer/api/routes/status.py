@@ -65,8 +65,8 @@ async def _ask(api: Api, target: str) -> Status:
 
 @cache
 def _limiter() -> CapacityLimiter:
-    # Probes need no token, so anybody can send many of them. Four threads serve all probes. So probes take no threads
-    # from other requests, and do not overload the service's status socket.
+    # Anybody can send many probes, because they need no token. All probes share four threads, so that they take none
+    # from other requests.
     return CapacityLimiter(4)
 
 

@@ -48,7 +48,7 @@ async def watchers(
         str | None, QueryParameter(name="stream", description="Only watchers of this stream (id).")
     ] = None,
 ) -> Page[WatcherView]:
-    """List the watchers, sorted by asset and name. `dag`: only watchers of assets that the DAG waits for."""
+    """List the watchers, sorted by asset and name. `dag`: only watchers of assets for which the DAG waits."""
     return await page_of(
         api,
         WATCHERS,

@@ -88,11 +88,10 @@ def backfill(
 ) -> None:
     """Run a DAG for the intervals of its timetable between two times, or for partition keys; list or cancel backfills.
 
-    A DAG that is scheduled by partition keys runs for the keys of the periods that start between the two times. An
-    interval or a key that already has a run is skipped by default, see --reprocess.
+    A DAG that is scheduled by partition keys runs for the keys of the periods, such as days, that start between the two
+    times. An interval or a key that already has a run is skipped by default, see --reprocess.
 
-    With --list, --asset selects the backfills of DAGs that wait for the asset, and --state is running, done or
-    cancelled.
+    With --list, --asset selects the backfills of DAGs that wait for the asset. --state is running, done or cancelled.
     """
     if reprocess not in _REPROCESS:
         meant = ending(reprocess, _REPROCESS)

@@ -35,13 +35,13 @@ async def follow_log(
 ) -> None:
     """Print the log of a run from its beginning and as it grows; return once the run has ended.
 
-    A run that is queued again because its executor died is followed through its next attempt. Changes of the run's
-    state go to standard error. The function uses a database connection only during a query.
+    If the run's executor dies and the run is queued again, the next attempt is followed too. Changes of the run's state
+    go to standard error.
 
     Args:
         run_id: The run's id, or None for the newest run of the DAG.
         out: Receives the log byte for byte, because tasks may print any bytes.
-        ship: `[logs] ship`. If an ended run has no log on this machine, the log's copy in the bucket is printed.
+        ship: `[logs] ship`. If an ended run has no log on this machine, its copy in the bucket is printed.
     Raises:
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
@@ -124,8 +124,8 @@ class _GrowingLog:
     def copy(self, path: Path) -> bool:
         """Copy the bytes that were not copied yet; return whether the file exists.
 
-        If the path has changed, a further attempt writes its log in another executor's home. The new file is read from
-        its beginning.
+        If the path has changed, the file is read from its beginning: another executor writes the log of the next
+        attempt.
         """
         if path != self._path:
             self._path, self._position = path, 0
@@ -147,7 +147,7 @@ class _GrowingLog:
     def _print_cut(self, size: int) -> None:
         """Print a note that bytes were cut before they could be copied.
 
-        The log itself has a line about the cut, just before the hole. A reader that is beyond this line never sees it.
+        The log itself has a line about the cut. But the line is in a part of the log that was printed before the cut.
         """
         if size and self._position:
             self._out.flush()

@@ -63,8 +63,8 @@ def repeat_many(
     """Ask the user, queue the chosen runs again and print each; exit code 1 if the user declines or a run is refused.
 
     Args:
-        dag_id: The argument DAG_ID, which a user may give in place of `--dag`.
-        states: The states that `--state` may name. Without `--state`, runs in any of them are chosen.
+        dag_id: The argument DAG_ID, which a user may give instead of `--dag`.
+        states: The states that `--state` may name. Without `--state`, runs in all these states are chosen.
     """
     choice = _choice(many, dag_id, states)
 

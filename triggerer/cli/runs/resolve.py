@@ -33,9 +33,9 @@ def resolve(
 ) -> None:
     """Record that the unknown attempts of a run are lost, so that the run need not wait for them.
 
-    An attempt is unknown if its executor died and its cluster or Spark Connect server does not answer. Check first, on
-    the cluster or server, that the attempt's application or session has ended. Otherwise two attempts may write the
-    same output.
+    An attempt is unknown if its executor died, and its cluster or Spark Connect server does not answer. First check on
+    the cluster or server that the attempt's application or session has ended. Otherwise two attempts may write the same
+    output.
     """
     check_choice(run_id, last)
     if not lost:

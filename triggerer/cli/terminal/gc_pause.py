@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector in this block, and exempt the block's objects from later collections.
+    """Pause the garbage collector in this block. Later collections skip the objects that exist at the end of the block.
 
-    Imported modules are never garbage. Searching them for cycles took a twentieth of a command's time.
+    Most of these objects belong to imported modules, which are never garbage. Searching them took a twentieth of a
+    command's time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,8 +1,8 @@
-"""Prints tables whose cells can be copied: at any width, no cell is broken inside a word.
+"""Prints tables in which no word is broken, so that a user can copy ids and URIs at any width of the terminal.
 
-On a terminal, a column that does not fit moves beneath its row or is left out, depending on its `Kind`. In a file or
-a pipe every column fits, and each row is one line for grep. The library Rich measures the cells and prints the lines,
-because it knows wide characters. Its own tables are not used, because they break or cut cells that do not fit.
+If a column does not fit on the terminal, its cells are printed beneath their rows, or the column is left out, depending
+on its `Kind`. In a file or a pipe, each row is one line, for grep. Rich's own tables are not used, because they break
+or cut cells that do not fit.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]])
 def fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None
 ) -> dict[int, int]:
-    """Return the widths of the columns that are printed side by side: column number -> width, in order.
+    """Return the widths of the columns that are printed side by side, by column number.
 
-    The first column is always printed. Then the WHOLE columns get room, the narrowest first, and after them the other
-    columns from left to right. A TEXT column is printed if its median cell fits.
+    The first column is always printed. The other columns of kind WHOLE come next, beginning with the narrowest. All
+    other columns follow from left to right. A TEXT column needs room only for its header and its median cell.
 
     Args:
         rows: At least one.

@@ -193,8 +193,8 @@ def replay(
 ) -> None:
     """Make one watcher read its log again from an earlier position. Other watchers are not affected.
 
-    Messages that already have asset events create none, unless --again is given. The instance that owns the stream
-    starts the replay, now or when the instance starts. If the replay cannot start, the watcher's error says why.
+    Without --again, messages that already have asset events make no second events. The service starts the replay at
+    once, or when it is running again. If the replay cannot start, the watcher's error says why.
     """
     asset, name = split_watcher(watcher)
     instant = (

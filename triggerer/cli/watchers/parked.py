@@ -199,7 +199,7 @@ def split_watcher(text: str) -> tuple[str, str]:
 
 
 class _Chosen(TypedDict):
-    """The messages that the user chose, by ids or by watcher. All messages if there are neither ids nor a watcher."""
+    """The messages that the user chose by ids or by watcher. If the user chose neither: all messages."""
 
     ids: list[int]
     asset: str | None

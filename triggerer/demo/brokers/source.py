@@ -14,7 +14,7 @@ REMOVAL_S: Final = 5.0
 
 
 class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):
-    """A queue for one trial. If the broker allows it, entering the context creates the queue, and leaving deletes it.
+    """A queue for one trial. Entering the context creates the queue, and leaving deletes it, if the broker allows this.
 
     If the broker is an embedded server, the constructor starts it.
 

@@ -44,8 +44,8 @@ class SqsTrial(TrialSource):
                     aws_secret_access_key=_KEYS["secret_access_key"],
                 )
             )
-            # moto sometimes forgets one of several simultaneous deletions. With a short visibility timeout, moto soon
-            # redelivers the message that was not deleted, and the service deletes the message again.
+            # moto sometimes loses one of several simultaneous deletions. A short visibility timeout makes moto
+            # redeliver that message soon, so that the service deletes it again.
             created = await self._client.create_queue(
                 QueueName=NAME, Attributes={"VisibilityTimeout": "5"}
             )

@@ -153,9 +153,8 @@ class Trial:
     async def _publish_and_count(self, service: Service) -> None:
         async with self._source as source:
             values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
-            # Publish before the watcher exists: its stream deletes messages, and moto sometimes loses a message that is
-            # sent meanwhile. The queue must exist before the watcher too. Without the queue, the watcher would fail,
-            # and be retried only after a delay.
+            # Publish before the watcher exists, because moto sometimes loses a message that is sent while the watcher's
+            # stream deletes others.
             await source.publish(values)
             self._console.print(
                 f"published {ORDERS} orders; waiting until successful runs have processed all of them"

@@ -1,12 +1,12 @@
 """Joins each flight with the weather at its airport in its hour, batch by batch, on Spark.
 
-A run receives the flights and weather reports that were queued after the previous run. A flight and the weather
-of its hour may come in different batches, in either order. Each run therefore adds the new pairs:
+A run receives the flights and weather reports that came after the previous run. A flight and the weather of
+its hour may come in different runs, in either order. So each run adds these pairs:
 
     new flights ⋈ all weather so far, and earlier flights ⋈ new weather
 
-Runs of this DAG are sequential (`max_active_runs=1`). The task writes with `output`, which writes
-once, however often a run is attempted. So an interrupted run duplicates nothing.
+Only one run is active at a time (`max_active_runs=1`). The task writes with `output`, so an attempt that
+repeats an interrupted one duplicates no rows.
 """
 
 import time

@@ -19,15 +19,14 @@ _GROWTH: Final = 1.01
 
 
 class Bounds:
-    """Finds out whether the database is full. Usually an estimate of the number of events is enough.
+    """Finds out whether the database is full.
 
-    The estimate is the number at the last count, plus one for each id that was given out since then. Ids without an
-    event can make the estimate too high, but it is never too low. Once the estimate exceeds the bound, the events are
-    counted again.
+    Events are counted only if `max_events` may be exceeded. Between two counts, the number is estimated: the last count
+    plus the growth of the highest event id. Deletions and unused ids make the estimate too high.
 
     Args:
-        max_events: The number of events at which the database is full. None: any number may be stored.
-        max_bytes: The size at which the database is full. None: it may have any size.
+        max_events: The database is full if it has more events than this. None: no limit.
+        max_bytes: The database is full if it is larger than this. None: no limit.
     """
 
     def __init__(self, max_events: int | None, max_bytes: int | None) -> None:
@@ -46,9 +45,9 @@ class Bounds:
         return None if stays is None else await oldest_of_newest(session, stays)
 
     async def size_to_save(self, session: AsyncSession) -> int | None:
-        """Return the size of PostgreSQL's files after a cleaning, if they are still larger than `max_bytes`.
+        """Return the size of PostgreSQL's files after a cleaning, if they are still larger than `max_bytes`; else None.
 
-        `_GROWTH` explains how the next checks use the size. None: the next checks use `max_bytes`.
+        The next checks compare with this size instead of `max_bytes`, see `_GROWTH`.
         """
         size = await database_bytes(session)
         is_full = self._max_bytes is not None and size > self._max_bytes

@@ -48,17 +48,16 @@ async def clean(
     """Delete old runs with their data, old events that nothing needs any longer, old logs, and other old rows.
 
     An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
-    its message is stored or parked, or may be delivered again: the event's key then recognises the repeated message.
+    its message is stored or parked, or may be delivered again: without the event, the message would make another event.
     The `Idempotency-Key` values of HTTP requests from before `limits.events` are deleted, too, but not counted.
 
     Args:
-        ack_timeout: The longest time that a watcher has for a message.
+        ack_timeout: The setting `shared_stream_ack_timeout`.
         dry_run: True: count, and delete nothing.
     Raises:
         MoveRefused: Another cleaning is under way.
-        TriggererError: A limit is in the future. Or a log cannot be deleted: then its run stays, and the other data is
-            deleted nevertheless.
-        StoreError: The database is unavailable or refuses a step. Earlier steps are done.
+        TriggererError: A limit is in the future. Or a log cannot be deleted: its run stays, but other data is deleted.
+        StoreError: The database is unavailable or refuses a transaction. The earlier transactions stay committed.
     """
     async with database.reading() as session:
         now = await database_now(session)
@@ -80,7 +79,7 @@ async def clean(
 
 @asynccontextmanager
 async def _turn(database: Database, cleaned: Cleaned) -> AsyncIterator[Pace]:
-    """Let no other cleaning begin during the block, and store how the block ended.
+    """Allow no other cleaning to start during the block. At the end, store whether the cleaning succeeded.
 
     Raises:
         MoveRefused: Another cleaning is under way.
@@ -115,7 +114,7 @@ async def _turn(database: Database, cleaned: Cleaned) -> AsyncIterator[Pace]:
 async def _end(database: Database, holder: str, cleaned: Cleaned, error: str | None) -> None:
     """Store that the cleaning failed or was stopped, and what it deleted until then.
 
-    If this cannot be stored, the cleaning's turn expires later.
+    If this cannot be stored, other cleanings must wait until this cleaning's claim expires.
     """
     with anyio.move_on_after(_RELEASE_S, shield=True):
         try:

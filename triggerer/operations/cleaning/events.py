@@ -27,9 +27,8 @@ from triggerer.store.watchers.cleaning import (
 )
 
 _EVENTS: Final = 2_000
-# Events are read in windows, in the order of their ids. Newer events usually have higher ids, so the search ends after
-# this number of windows without an old event. The search does not end at the first such window, because after a change
-# of the clock some old events have higher ids than newer events.
+# Events are read in the order of their ids, and the search ends after this number of windows in a row without an old
+# event. One such window is no proof: if the clock was set, an old event may have a higher id than newer events.
 _WINDOWS_BEYOND: Final = 50
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
 """Stands for a limit that is None: no event or run is older."""
@@ -44,17 +43,18 @@ async def clean_events(
     now: datetime,
     quiet_since: datetime,
 ) -> None:
-    """Delete old events that nothing needs. If a deleted run emitted an event that stays, free the event's key.
+    """Delete old events that nothing needs.
 
-    A later run with the deleted run's id would emit events with equal keys, see `release_keys`.
+    If the run that emitted an event was deleted but the event stays, the event gets another idempotency key. Otherwise
+    a later run with the deleted run's id could not emit this event, see `release_keys`.
 
     Args:
         removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.
         quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
-    # Also read events that are old by the limit for runs, but not by the limit for events. These events stay. If the
-    # run that emitted them was deleted, their keys are freed.
+    # Also read events from before the limit for runs that are too new to be deleted: if the runs that emitted them were
+    # deleted, their keys must be released.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(
@@ -86,8 +86,8 @@ async def clean_events(
             began = time.monotonic()
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.marked:
-                    # Mark the watchers before their events are deleted. `mark_cleaned` waits for transactions that
-                    # request replays, and returns the watchers of these replays. The events of these watchers stay.
+                    # A replay that was requested in the meantime needs its watcher's events. `mark_cleaned` returns
+                    # such watchers, and makes the store refuse later requests.
                     sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]

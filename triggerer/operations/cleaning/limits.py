@@ -10,7 +10,7 @@ from triggerer.config.sections import RetentionSettings
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """By kind of data, an instant: data from before this instant is old. None: data of this kind is never old."""
+    """For each kind of data, the instant before which the data is old. None: data of this kind is never old."""
 
     events: datetime | None = None
     runs: datetime | None = None
@@ -36,14 +36,14 @@ class Limits:
         )
 
     def with_events_and_runs(self, before: datetime) -> Limits:
-        """Return these limits, but with one instant for events and runs. The logs of runs that stay are kept."""
+        """Return these limits with one instant for events and runs, and no limit for the logs of runs that stay."""
         return replace(self, events=before, runs=before, logs=None)
 
     def with_room(self, before: datetime) -> Limits:
-        """Return these limits for a database that is full: events and runs before this instant also count as old.
+        """Return these limits for a database that is full: events and runs from before this instant are old, too.
 
-        The limit for runs moves as well, because an event stays as long as a run needs it. If the limit for runs is
-        None, the runs stay, with their events.
+        Events that belong to a run can be deleted only with the run. If the limit for runs is None, these runs and
+        their events stay.
         """
         runs = None if self.runs is None else max(self.runs, before)
         return replace(self, events=max(self.events or before, before), runs=runs)

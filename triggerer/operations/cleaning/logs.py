@@ -42,8 +42,7 @@ async def clean_logs(database: Database, before: datetime, cleaned: Cleaned, pac
         elif here := await to_thread.run_sync(_on_this_machine, old):
             began = time.monotonic()
             async with database.transaction() as session:
-                # Delete the files before the commit. If the commit fails, a later cleaning finds the files gone. That
-                # does no harm.
+                # Delete the files before the commit: if the commit fails, a later cleaning can repeat it.
                 gone = await forget_logs(session, [run.pk for run in here], before)
                 paths = paths_of([run for run in here if run.pk in gone])
                 cleaned.logs += await to_thread.run_sync(delete_logs, paths)

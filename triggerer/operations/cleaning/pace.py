@@ -17,7 +17,7 @@ async def _report_nothing() -> None:
 
 
 class Pace:
-    """Slows a cleaning down, and reports its progress. The cleaning calls `give_way` or `step` after each of its steps.
+    """Slows a cleaning down, and reports that it is alive. The cleaning calls `give_way` or `step` after each step.
 
     Args:
         report: Called at most every 20 s, between two steps. If it raises an error, the cleaning ends with that error.

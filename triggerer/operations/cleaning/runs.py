@@ -34,7 +34,7 @@ async def clean_runs(
 ) -> set[int]:
     """Delete runs that ended before an instant, and backfills whose runs are all gone.
 
-    A dry run only counts them, and returns the primary keys of the runs. Otherwise the result is empty.
+    A dry run deletes nothing. It returns the primary keys of the runs that would be deleted, otherwise an empty set.
 
     Raises:
         TriggererError: A log cannot be deleted, and its run stays.
@@ -74,7 +74,7 @@ async def clean_runs(
 
 
 def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection[int]) -> bool:
-    # `of_dag` is None if the DAG was created after `needed` was read. The run stays, because it may be needed.
+    # `needed` lacks a DAG that was created after `needed` was read. Keep the DAG's runs, because they may be needed.
     of_dag = needed.get(run.dag_id)
     return run.backfill_id in unfinished or of_dag is None or of_dag.includes(run)
 

@@ -17,7 +17,7 @@ def _since_boot() -> float:
 
 
 class SteadyClock:
-    """Compares the database's clock with the time that has passed, and with this machine's clock.
+    """Detects that the database's clock was set, or that it differs from this machine's clock.
 
     Args:
         elapsed: Returns seconds by a clock that nobody can set.

@@ -53,10 +53,10 @@ class Difference:
 
 
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
-    """Return the differences between two definitions of a DAG, in the values that the store has.
+    """Return the differences between two definitions of a DAG.
 
-    The store has the order of the tasks, and only the outlets, inlets and use of Spark of each task. Other changes of a
-    task are not found.
+    Tasks are compared only by the values that the store has, such as their order, upstream tasks, outlets and inlets. A
+    change of a task's code is not found.
     """
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (

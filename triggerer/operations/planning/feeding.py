@@ -1,7 +1,7 @@
-"""Finds assets that may get no events once a new folder of DAG files is in use, although its DAGs wait for them.
+"""Finds assets for which the DAGs of a new folder wait, and which may get no events once the folder is in use.
 
-The folder removes all watchers of such an asset, or has neither a watcher nor a task that feeds the asset.
-A watcher or a task feeds an asset if it makes events of the asset.
+Either the new folder has neither a watcher of the asset nor a task with this outlet. Or the asset has watchers at
+present, and the new folder has none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class UnfedAsset:
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """By asset or alias: the folder's watchers and tasks that feed the asset, and the DAGs that wait for the asset."""
+    """By asset or alias: the folder's watchers, the tasks that have it as an outlet, and the DAGs that wait for it."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]

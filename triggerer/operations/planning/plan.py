@@ -132,11 +132,11 @@ async def plan_folder(
 ) -> FolderPlan:
     """Return the changes that a folder would make if it replaced the present one. Nothing is changed.
 
-    The scheduler's own code replays the history under both definitions. Events that tasks of the new files would emit
-    are not in the history. No transaction is open during the computation.
+    The scheduler's own code replays the history for the present and for the new definition of each DAG. Events that
+    tasks of the new files would emit are not in the history. No transaction is open during the computation.
 
     Args:
-        since: The start of the history. None: a week ago, or the time of the oldest event to replay if that is earlier.
+        since: The start of the history. None: a week ago, or the time of the oldest replayed event if that is earlier.
         events: The most events to replay. If there are more, only the newest are replayed, and the history starts with
             the oldest of these.
         dag: The result has only this DAG, the assets that it waits for, and their watchers. None: all DAGs.

@@ -149,7 +149,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Return the snapshot with values that only the new definition may need, and that the scheduler did not read."""
+    """Add values to the snapshot that the present definition does not need, but the new definition may need."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]
@@ -173,10 +173,9 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 
 
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
-    """Return the snapshot with the counts in `queued`.
+    """Replace the snapshot's numbers of waiting events with those in `queued`.
 
-    The snapshot's own counts come from the scheduler, which counts only the events that it needs. `queued` also counts
-    events of assets that the DAG no longer waits for.
+    The scheduler counts only as many events as it needs, and only for assets that the DAG waits for.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (

@@ -18,11 +18,10 @@ def redefined(
 ) -> DagSnapshot:
     """Return the snapshot `now` as if the DAG had this definition.
 
-    `waiting` has only the assets that the definition names, directly or through an alias.
+    The waiting events of assets that the definition does not name, directly or through an alias, are left out.
     """
     restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
-    # The stored next run of the timetable is valid only if the schedule and the dates are unchanged. Otherwise the
-    # scheduler must compute the next run from the new timetable.
+    # If the schedule or the dates have changed, the stored next run is invalid, and the timetable must plan another.
     is_asked_for = (
         not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
     )

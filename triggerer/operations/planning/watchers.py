@@ -48,7 +48,7 @@ def plan_watchers(
     """Return the watchers that differ, sorted by asset and name.
 
     Args:
-        renamed: The present identity of each renamed asset -> its new identity. Such an asset keeps its watchers.
+        renamed: Maps the present identity of a renamed asset to its new identity. The asset keeps its watchers.
         backlogs: The backlogs of the present watchers that are behind.
     """
     now_called = watchers_under_new_names(before, renamed)

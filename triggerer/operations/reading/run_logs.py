@@ -18,8 +18,8 @@ def unreadable(row: RunView, error: OSError) -> TriggererError:
 def was_deleted(row: RunView) -> bool:
     """Return whether the run had a log that was deleted because of its age.
 
-    An executor that claims a run stores the path of the log with the run. So if an executed run has no path, a cleaning
-    has deleted the log.
+    An executor stores the log's path when it claims a run. If the path of an executed run is gone, a cleaning deleted
+    the log.
     """
     return row.ended_at is not None and row.executor is not None and row.log_path is None
 

@@ -19,7 +19,7 @@ _SUFFIX: Final = ".log"
 
 @dataclass(frozen=True, slots=True)
 class LaterRun:
-    """A run that wrote its log after the backup, and that has not ended according to the restored database."""
+    """A run that wrote its log after the backup, and that is missing in the restored database or unfinished there."""
 
     dag_id: str
     run_id: str
@@ -30,9 +30,9 @@ class LaterRun:
 
 
 async def find_later_runs(session: AsyncSession, home: Path, since: datetime) -> list[LaterRun]:
-    """Return the runs whose log in `home` was changed after `since`, except runs that have ended in the database.
+    """Return the runs whose log in `home` was changed at `since` or later, in the order of these changes.
 
-    The runs are sorted by the time of this change.
+    Runs that have ended according to the database are left out.
     """
     changed = await to_thread.run_sync(lambda: dict(_changed_logs(home / "logs", since)))
     known = await runs_by_log(session, changed.keys())

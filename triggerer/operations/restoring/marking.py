@@ -34,14 +34,15 @@ async def mark_restored(
 ) -> Restored:
     """Set watchers back to `margin` before the time of the backup. The service must be stopped.
 
-    All watchers of a log, such as a Kafka topic, are set back. At the next start of the service, these watchers read
-    the messages of the log from that instant on, before newer messages.
-    A repeated call changes nothing, except that it may set the watchers back further.
+    At the next start of the service, each watcher of a log, such as a Kafka topic, first reads all messages again that
+    were published from that instant on. A message that has an event makes no second event, because its key is known. If
+    a cleaning has deleted a watcher's newer events, the watcher is set back only to the limit of the cleaning.
+
+    A repeated call can set the watchers back further, but not less far.
 
     Args:
-        backup_time: When the backup was begun.
-        margin: How much earlier the logs are read. It covers messages that had been published, but not processed, when
-            the backup was begun. A message that has an event makes no second event, because its key is known.
+        backup_time: When the backup started.
+        margin: Covers messages that were published before the backup started, but not processed by then.
     Raises:
         TriggererError: `backup_time` is in the future.
         ConfigurationError, MoveRefused: A service uses the database.
@@ -66,7 +67,7 @@ async def mark_restored(
 
 
 def _refuse_if_used(instances: Iterable[str]) -> None:
-    """Raise an error if any of these instances may be alive. On this host, an instance without a process is dead."""
+    """Raise an error unless all these instances are dead: they ran on this host, and their processes are gone."""
     alive = next((one for one in instances if not is_known_dead(one)), None)
     if alive is not None:
         raise MoveRefused(

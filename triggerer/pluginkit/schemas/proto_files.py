@@ -1,9 +1,9 @@
 """Finds the descriptors of a Protobuf schema, even if the registry cannot return descriptors.
 
-A reader of messages needs the schema as descriptors. Confluent's registry returns any schema in this form on request.
-Apicurio's registry (3.3) answers the request with an error for a file that has a package, and with invalid base64 for
-other files. If a request names no form, Apicurio returns what a client registered. The clients for Python and .NET
-register a descriptor. Other clients register the file's text, which this module compiles.
+Messages can be decoded only with descriptors. Confluent's registry returns descriptors on request. Apicurio's registry
+(3.3) answers such a request with an error or with invalid base64. In this case, this module requests the schema as it
+was registered. The clients for Python and .NET register a descriptor. Other clients register the text of the `.proto`
+file, which this module compiles.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> Register
     """Return the schema of an id, as descriptors if it is a Protobuf schema.
 
     Raises:
-        ValueError: The schema is text that does not compile.
-        BrokerRefused: The registry has no schema with that id, or refuses the login.
+        ValueError: The schema is text that does not compile, or refers to an invalid file name.
+        BrokerRefused: The registry has no schema with that id, or refuses the login, or its answer cannot be read.
         BrokerUnavailable: The registry does not answer.
         ConfigurationError: The schema is text, and the compiler is not installed.
         OSError: The compiler was stopped, for instance because it ran for half a minute. A later attempt can succeed.
@@ -48,8 +48,7 @@ async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> Register
     try:
         schema = await registry.get(schema_id, serialized=True)
     except BrokerError as error:
-        # The status 500 may be Apicurio's answer to a request for descriptors. So ask again, for the schema as it was
-        # registered. If the status has another cause, the second request fails as well.
+        # Apicurio answers some requests for descriptors with status 500. So request the schema as it was registered.
         if getattr(error.__cause__, "http_status_code", None) != 500:
             raise
     else:
@@ -79,7 +78,9 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
 
 
 async def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
-    """Compile a schema to descriptors with Google's compiler, in a separate process, because strangers wrote the text.
+    """Compile a schema to descriptors with Google's compiler.
+
+    The compiler has its own process, because a schema may contain anything that strangers have written.
 
     Cancellation: The compiler is killed.
     """
@@ -100,7 +101,7 @@ async def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
         if done.returncode != 0:
             shown = done.stderr.decode(errors="replace").replace(f"{folder}/", "").strip()
             if done.returncode < 0 or _NO_SPACE in shown:
-                # The compiler was killed, or ran out of memory or disk space: that says nothing about the schema.
+                # Not the schema's fault: the compiler was killed, or the disk is full.
                 raise ChildProcessError(
                     f"the Protobuf compiler ended with {done.returncode}: {shown}"
                 )

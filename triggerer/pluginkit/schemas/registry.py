@@ -35,9 +35,8 @@ class RegisteredSchema:
 
     Attributes:
         kind: "AVRO", "JSON" or "PROTOBUF".
-        text: The schema. A Protobuf schema is the file's text, or the file's serialized descriptor in base64.
-            `find_descriptors` returns only descriptors.
-        references: The referenced schemas by the names that this schema uses.
+        text: The schema. For Protobuf this is the text of the `.proto` file, or its serialized descriptor in base64.
+        references: The schemas to which this schema refers, by the names that it uses for them.
     """
 
     kind: str
@@ -78,7 +77,7 @@ class SchemaRegistry:
         """Return the schema of an id.
 
         Args:
-            serialized: True: ask for a descriptor, not for text. Registries support this only for Protobuf.
+            serialized: True: request a descriptor instead of text. Registries support this only for Protobuf.
         Raises:
             BrokerRefused: The registry has no schema with that id, or refuses the login, or its answer cannot be read.
             BrokerUnavailable: The registry does not answer.
@@ -152,7 +151,7 @@ def _connect(url: str, settings: Mapping[str, Any]) -> AsyncSchemaRegistryClient
             f"a schema registry needs a package that is not installed: {error}",
             hint="pip install 'triggerer[schema-registry]'",
         ) from error
-    # Reading the port raises an error if the port is invalid. The client would find this only at the first request.
+    # Raise an error for an invalid port now, and not at the first request.
     urlsplit(url).port  # noqa: B018
     configuration: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 2}
     if settings.get("schema_registry_username"):

@@ -14,9 +14,7 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# A case below cancels an advance at its first `await`, another advance at its second `await`, and so on. If an advance
-# finishes before its cancellation arrives, the case tries again with another advance. This is the limit of such tries,
-# for all awaits together.
+# How often a case may try a cancellation again because the advance had finished before the cancellation arrived.
 _LATE_AT_MOST = 5
 
 
@@ -93,16 +91,15 @@ class ClosingCases(ProducerSuite):
             async with await self._driving(nothing) as driver:
                 await self._await_all(more, driver)
                 came = driver.values
-                # Earlier advances committed a prefix of the published messages. So this producer gets all others, in
-                # order.
+                # Earlier advances have committed the first messages. This producer gets all others, in order.
                 if self._has(Feature.ORDERING):
                     assert came == published[len(published) - len(came) :]
                 again = committed.intersection(came)
                 assert not again, f"{again} came again after they had been committed"
                 for values, payloads in driver.pending_by_lane():
                     batch = [AdvanceItem(payload, ACKED) for payload in payloads]
-                    # One answer of the broker may cover several lanes. So the answer for this advance may be there
-                    # already. In this case the advance awaits nothing, and is not cancelled.
+                    # The answer to another lane's advance may cover this lane too. Then this advance awaits nothing,
+                    # and is not cancelled.
                     way = await cancelled_at(driver.producer.advance(batch), wait)
                     ways.add(way)
                     if way is not CancelledAt.CANCELLED:

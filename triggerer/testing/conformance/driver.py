@@ -92,11 +92,11 @@ class Driver:
         ]
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until a delivery or an advance makes `condition` true.
+        """Wait until `condition`, which is checked after each delivery and each advance, is true.
 
         Raises:
-            AssertionError: The condition did not become true within the suite's patience.
-            Exception: The producer raised it meanwhile.
+            AssertionError: The condition did not become true within the suite's `patience_s`.
+            Exception: The error that the producer raised in the meantime.
         """
         with anyio.move_on_after(self._patience_s):
             while not condition():
@@ -254,7 +254,7 @@ async def driving(
 
 
 async def close(producer: SharedStreamProducer, patience_s: float) -> None:
-    """Close the producer as the runtime does: shielded from cancellation for at most `patience_s` seconds.
+    """Close the producer as the runtime does: shielded from cancellation, with a limit of `patience_s` seconds.
 
     Raises:
         AssertionError: `aclose` took longer.

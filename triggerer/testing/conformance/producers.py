@@ -22,8 +22,7 @@ class ProducerConformance(
 ):
     """Tests a producer: subclass this suite as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
-    Each case runs in its own event loop, between `setup` and `teardown`. It publishes to lanes 0, 1, … of the empty
-    source that `setup` has made. If a case needs a feature that the suite does not declare, the case is skipped, and
-    the skip names the feature. A case waits up to `patience_s` seconds for something to happen. To see that nothing
-    happens, it waits `quiet_s` seconds.
+    Each case runs in its own event loop, between `setup` and `teardown`. `setup` creates an empty source, and the case
+    publishes to its lanes 0, 1, … A case is skipped if it needs a feature that `features` does not name. A case waits
+    up to `patience_s` seconds for something to happen. To see that nothing happens, it waits `quiet_s` seconds.
     """

@@ -13,8 +13,8 @@ from triggerer.testing.memory_state import InMemoryState
 class StoredStateCases(ProducerSuite):
     """The cases for the feature `state`; part of `ProducerConformance`.
 
-    A saved state counts a message as done only if the message was advanced. A new producer that receives the state
-    continues without a gap.
+    A saved state must not count a message as done before the message's advance. A new producer that receives the state
+    must continue without a gap.
     """
 
     @case(Feature.STATE)
@@ -22,7 +22,7 @@ class StoredStateCases(ProducerSuite):
         await self._needs_state()
         await self.publish(["a", "b"])
         before: dict[str, str | None] = {}
-        # A producer may save its starting position before its first advance. Let it do so before the state refuses it.
+        # A producer may save its starting position before its first advance. Open one now, while saving still works.
         async with await self._driving(nothing) as driver:
             await driver.count(2)
         self.state.refusal = StoreError("another instance owns the stream")

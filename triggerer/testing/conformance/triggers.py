@@ -46,8 +46,9 @@ print(stream_digest(cls(**arguments).shared_stream_key()))
 class TriggerConformance:
     """Subclass it as `TestMyTrigger` and implement the hooks. Needs no broker.
 
-    A filter must be an async generator. It yields all events of a raw event before it pulls the next raw event. It does
-    not swallow an error of its stream, and it ends when it is cancelled.
+    The suite checks the trigger's arguments, stream key and filter. A filter must be an async generator. It must yield
+    all events of a raw event before it pulls the next raw event. It must not swallow an error of its stream, and it
+    must end when it is cancelled.
     """
 
     features: ClassVar[frozenset[str]] = frozenset()
@@ -78,8 +79,8 @@ class TriggerConformance:
     def raw_events(self) -> Sequence[tuple[Any, int]]:
         """Raw events as the stream would yield them, each with the number of `TriggerEvent`s that it causes.
 
-        If the trigger has a stream, at least one raw event must cause an event. Also return raw events that cause no
-        event, such as a message that the filter skips. The suite calls this hook again for each run of a filter.
+        If the trigger has a stream, at least one raw event must cause an event. Also return raw events that the filter
+        skips, with the number 0. The suite calls this hook again each time it runs a filter.
         """
         return ()
 
@@ -130,8 +131,7 @@ class TriggerConformance:
 
     @case()
     async def test_equal_triggers_have_equal_keys(self) -> None:
-        # Keep both triggers alive. If the first were freed, the second could get the same address. Then keys that
-        # contain addresses would look equal.
+        # Keep both triggers alive, so that their addresses differ: keys that contain addresses must not look equal.
         triggers = [self.new_trigger(), self.new_trigger()]
         one, two = (trigger.shared_stream_key() for trigger in triggers)
         assert one == two

@@ -1,4 +1,4 @@
-"""The simulation: the real runtime, recorder and scheduler on virtual time, with faulty models of broker and store.
+"""The simulation runs the real runtime, recorder and scheduler on virtual time. Broker and store are faulty models.
 
 Three terms are used in all modules:
 

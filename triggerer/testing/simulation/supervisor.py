@@ -188,8 +188,8 @@ class Supervisor:
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()
-        # When an instance dies, its leases and its registration stay until they expire. Until then, the instance seems
-        # to be alive and to have room. Leases and registrations last longer if the database's clock was set back.
+        # A dead instance seems to be alive, with room for streams, until its leases and its registration expire. That
+        # takes longer if the database's clock was set back.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()
@@ -219,9 +219,8 @@ class Supervisor:
             1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
         )
         if not (scenario.overflow_grace or (catching_up.is_on and catching_up.falls_behind)):
-            # Without a grace, a subscriber with a full queue fails if it reads no event for a few loop ticks. Then the
-            # broker redelivers the messages to all subscribers, which may fail too. This can go on until the broker's
-            # delivery limit.
+            # Without a grace, a subscriber with a full queue fails at once. The broker then redelivers the messages to
+            # all subscribers, which may fail in turn. This can go on until the delivery limit.
             bound += scenario.delivery_limit * scenario.restart_longest
         if process.loop.now > self._faults_ended_at + bound:
             raise Violation(rule, f"{bound:.0f} s after the last fault: {reason}")
@@ -230,8 +229,8 @@ class Supervisor:
             raise Violation("L3", f"streams are opened again and again: {reason}")
         if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
-        # Allow more steps if more time is allowed. For example, a lease lasts longer if the database's clock was set
-        # back. Until the lease ends, blocked lanes are tried again and again, and each attempt takes steps.
+        # Allow more steps if more time is allowed, for instance until a long lease ends. Until then, blocked lanes are
+        # tried again and again, and each attempt takes steps.
         most = round(_STEPS_AFTER_FAULTS * bound / 1200.0)
         if self.world.steps > self._limit + most:
             raise Violation("L3", f"{most} steps after the last fault: {reason}")
@@ -246,7 +245,7 @@ class Supervisor:
                 )
 
     def _unfinished(self) -> str | None:
-        """Return a text about work that is left; None if no work is left."""
+        """Return a description of work that is left; None if no work is left."""
         world = self.world
         process = self._process
         assert process is not None
@@ -266,7 +265,7 @@ class Supervisor:
         return world.store.idle_reason()
 
     def _left(self, process: Process) -> str | None:
-        """Return a text about a record that remains although its work is done; None if there is no such record."""
+        """Return a description of a record that remains although its work is done; None if there is no such record."""
         for stream in self.world.streams:
             hosting = process.hosting(stream)
             if hosting is None:
@@ -278,11 +277,11 @@ class Supervisor:
         return None
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
-        """Return a text about work that is left for a stream with watchers; None if no work is left."""
+        """Return a description of work that is left for a stream with watchers; None if no work is left."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
-            # An instance hosts either all triggers of a stream or none. If not all streams fit, any stream may be left
-            # out, but only if no instance has room for it.
+            # An instance hosts either all triggers of a stream or none. A stream may be left out only if no instance
+            # has room for all its triggers.
             if len(stream.triggers) > max(map(self._room, process.instances)):
                 return None
             return f"{stream.key} fits into an instance, but no instance hosts it"

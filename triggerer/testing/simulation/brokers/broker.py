@@ -298,10 +298,10 @@ class Session(Consumer):
         self.wake()
 
     def take(self) -> Delivery | None:
-        """Return the next message that is due, from a lane drawn at random.
+        """Return a redelivery that is due, or else the next message of a lane drawn at random.
 
-        Return None if no message is due, or if the chosen message is done already. In the second case, another message
-        may be due.
+        Return None if no message is due. Also return None if the chosen message is done already; another message may
+        then be due.
         """
         lanes = self.broker.lanes
         faults = self.broker.faults
@@ -334,7 +334,7 @@ class Session(Consumer):
         if lane in self._pauses:
             self._pauses[lane].fetched -= 1
         message = model.messages[offset]
-        # A consumer that has lost the lane may not know that yet. Its deliveries have the generation that it knows.
+        # If the session has lost the lane and does not know that yet, the delivery has an old generation.
         return Delivery(message, self, self._generations[lane])
 
     def _lanes_with_messages(self) -> list[int]:
@@ -346,8 +346,8 @@ class Session(Consumer):
             if self._next[at] < len(lane.messages)
             and not self._is_paused(at)
             and self._rewound.get(at, now) <= now
-            # If sessions share the lanes, as in a consumer group, a session that has lost a lane stops reading it at
-            # once. If they do not share the lanes, a session that was replaced may continue.
+            # In a consumer group (`is_shared`), a session reads only the lanes that are assigned to it. Otherwise, a
+            # session that was replaced may continue to read.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
 

@@ -115,9 +115,8 @@ class SimulatedProducer(SharedStreamProducer):
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
         """Return the lane of a delivery, and record the delivery's cohort: the watchers that must resolve the message.
 
-        The runtime calls this method at the broadcast, when the cohort is known. If the lane has reached its bound of
-        outstanding messages, the runtime also calls this method before the broadcast. The cohort at the broadcast then
-        replaces the earlier one. A call after the broadcast changes nothing.
+        The runtime calls this method at the broadcast. It may also call it before, to check the bounds; the call at the
+        broadcast then replaces the cohort. Later calls change nothing.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:
@@ -218,8 +217,7 @@ class SimulatedProducer(SharedStreamProducer):
     def _position(self, delivery: Delivery) -> int:
         """Return the offset of the lane's first message that is not done.
 
-        A message counts as done only if it was done under the same assignment of the lane as this delivery, see
-        `Delivery.generation`.
+        Only messages that were done under this delivery's assignment of the lane count, see `Delivery.generation`.
         """
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position

@@ -30,8 +30,7 @@ class StoresMessages(SimulatedProducer):
             # The reason ends with the id of the watcher for which the message was to be stored.
             watchers = watchers[-1:]
         if len(watchers) > 1:
-            # The reason names all watchers that share the trigger. Leave out the watchers whose positions are past the
-            # message: they have received it.
+            # These watchers share a trigger. Those whose positions are past the message have received it.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         if is_full:
             catching_up.check_not_parked(watchers[0], message)

@@ -22,7 +22,7 @@ Identity = tuple[int, str, int]
 
 
 class CatchingUpChecker:
-    """Records what the filters did with each message, and compares this with the states of the broker and the store."""
+    """Records what the filters did with each message, and checks that broker and store forget none too early."""
 
     def __init__(
         self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
@@ -98,8 +98,7 @@ class CatchingUpChecker:
                 return
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.rewound_to is not None:
-            # The watcher is not behind in this lane. Or it was rewound, and its live filter still gets messages until
-            # the stream's owner knows of the rewind.
+            # The watcher is not behind in this lane. Or it was rewound, and the stream's owner does not know that yet.
             return
         for earlier in self._between(row, message.offset):
             if not self._has_passed(watcher, earlier):
@@ -189,18 +188,16 @@ class CatchingUpChecker:
         return self._is_settled(watcher, message) or self._came_later(watcher, message)
 
     def is_standing_before(self, watcher: int, message: Message) -> bool:
-        """Whether the store has the message for the watcher, or a position of the watcher at or before the message."""
+        """Whether the message is stored for the watcher, or the watcher's stored position is not past the message."""
         row = self.rows.get((watcher, message.lane))
         if row is not None and row.topic == message.topic and row.offset <= message.offset:
             return True
         return (watcher, message.key) in self.parked
 
     def _came_later(self, watcher: int, message: Message) -> bool:
-        """Whether the watcher came to the lane after the message was done, and has a position past the message.
+        """Whether the watcher joined after the message was done, and has a position past the message.
 
-        In this case, the other watchers had finished the message before this watcher had to resolve any message of the
-        lane. If the advance past the message was lost, the broker delivers the message again. This watcher need not get
-        the message.
+        If the advance past the message was lost, the broker delivers the message again. This watcher need not get it.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -208,7 +205,7 @@ class CatchingUpChecker:
         return self.broadcasts.was_done_before(watcher, message)
 
     def was_behind(self, watcher: int, delivery: Delivery) -> bool:
-        """Whether messages were stored for the watcher when this delivery was broadcast.
+        """Whether the watcher had stored messages in the lane when this delivery was broadcast.
 
         If so, the outcome of the watcher's live filter does not count.
         """
@@ -222,8 +219,8 @@ class CatchingUpChecker:
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # This is no violation: the filter got the message of `key` before the earlier message failed and was
-                # stored for the watcher. Only the event's row was written late.
+                # No violation: when the filter got this message, the earlier message had not been stored. Only the
+                # event is written late.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -237,11 +234,11 @@ class CatchingUpChecker:
             # A replayed message may come before or after others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # This is no violation: the live filter got the message before the watcher fell behind. The store has merely
-            # written this event late.
+            # No violation: the live filter got the message before the watcher fell behind. Only the event is written
+            # late.
             return
         for earlier in self._between(row, int(offset)):
-            # An event that the store refused is never stored. So this event need not wait for the refused one.
+            # Need not wait for an event that the store has refused, because it is never stored.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
@@ -259,8 +256,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # The row is new, or a rewind is under way. If the stream gets another owner, that owner repeats the rewind,
-            # and the rows change again. So the rows may change in any way until the rewind is done.
+            # The row is new, or a rewind is under way. Until the rewind is done, the row may change in any way: a new
+            # owner of the stream repeats the rewind.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -284,8 +281,8 @@ class CatchingUpChecker:
                 )
         advanced = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
-            # The watcher had no backlog before the rewind, so it has seen all messages before the row's offset. If the
-            # broker delivers them again, idempotency keys absorb the events.
+            # The watcher has seen all messages before the row's offset, because it had no backlog before the rewind. If
+            # the broker delivers them again, idempotency keys absorb the events.
             return
         # A failed message that the broker delivers again does not count as advanced.
         advanced = {offset for offset in advanced if messages[offset].key not in self._comes_again}
@@ -319,10 +316,7 @@ class CatchingUpChecker:
             self._stored_at[at] = self._next_number()
 
     def is_behind(self, watcher: int, message: Message) -> bool:
-        """Whether other messages of a queue's lane are stored for the watcher.
-
-        If so, the watcher gets this message later from the store, in the lane's order.
-        """
+        """Whether other messages of the queue's lane are stored for the watcher, so that it gets this message later."""
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
         )
@@ -354,14 +348,13 @@ class CatchingUpChecker:
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
-        """Return a text about a watcher that has not caught up in the topic; None if all have caught up."""
+        """Return a description of a watcher that has not caught up in the topic; None if all have caught up."""
         for stored in self.parked.values():
             if stored.is_stored and stored.body[0] == topic:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
-            # The missed messages of a topic that was deleted are gone, and need not be read. The row may stay until the
-            # lane's next message.
+            # If the topic was deleted, its missed messages are gone. The row may stay until the lane's next message.
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
@@ -374,9 +367,8 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        If a message failed for the whole cohort, the broker redelivers it, or gives it up at the limit of deliveries.
-        The stream's owner does not know which, so the row stays until the lane's next message. A rewound watcher must
-        read the messages again.
+        The row may stay nevertheless, until the lane's next message. For example, a message failed for all watchers,
+        and the owner does not know whether the broker redelivers it or has dead-lettered it.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -385,7 +377,7 @@ class CatchingUpChecker:
         return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a text about a message that a watcher has missed for good; None if no message was missed."""
+        """Return a description of a message that a watcher has missed for good; None if no message was missed."""
         for watcher, messages in self._claimed.items():
             for message in messages.values():
                 if watcher not in deleted and not self.is_safe(watcher, message):
@@ -402,7 +394,7 @@ class CatchingUpChecker:
     def _stored_before(self, watcher: int, topic: str, lane: int, key: str) -> Iterator[str]:
         """Yield the keys of the messages that are stored for the watcher in the lane before this message.
 
-        Replayed messages are left out, because the lane has continued after them.
+        Messages that were parked are left out, because the lane has continued after them.
         """
         own = self._row_ids.get((watcher, key))
         for row in self._stored_in(watcher, topic, lane):
@@ -450,9 +442,8 @@ class CatchingUpChecker:
     def is_excused(self, watcher: int, key: str) -> bool:
         """Whether the watcher need not see a message now.
 
-        The message was rejected, dead-lettered, discarded or parked, or its topic was recreated.
-
-        In a log, the watcher need not see a parked message that is being replayed, because the lane continues after it.
+        The message was rejected, dead-lettered, discarded or parked, or the selector left it out. In a log, this also
+        applies if the topic was recreated, or if a parked message is being replayed.
         """
         at = watcher, key
         if at in self._excused or at in self._set_aside:

@@ -40,8 +40,8 @@ class Violation(AssertionError):
 class Checker:
     """Records what happened, and the first violation.
 
-    The runtime calls the models, and the models call the checker. If the checker raised an error, the runtime would
-    catch it. So the checker only records a violation, and the supervisor raises the violation before the next step.
+    The checker is called by models that the runtime calls, so the runtime would catch an error that the checker raises.
+    Therefore the supervisor raises the violation, before the next step.
     """
 
     def __init__(self) -> None:
@@ -93,10 +93,7 @@ class Checker:
         self._owed[topic] = watchers
 
     def forgive(self, topic: str, watcher: int) -> None:
-        """Stop requiring that this watcher resolves the stream's messages.
-
-        The requirement returns with the next cohort that contains the watcher.
-        """
+        """Allow cohorts of the stream without this watcher, until a cohort contains it again."""
         self._owed.get(topic, set()).discard(watcher)
 
     def check_members(self, delivery: Delivery) -> None:
@@ -127,9 +124,8 @@ class Checker:
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # If any trigger failed the message, the broker delivers the message again to all watchers. In this case, a
-        # trigger with several watchers may ack the message although only one of them has accepted it. The others, which
-        # may have a backlog in the lane, miss nothing: they get the message again.
+        # If any trigger failed the message, the broker redelivers it to all watchers. So a trigger with several
+        # watchers may ack the message although only one of them has accepted it.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -153,9 +149,8 @@ class Checker:
             )
         }
         if self.catching_up.is_on and outcome.failed:
-            # If `falls_behind` is true, the outcome shows no failure of a single watcher, because that watcher falls
-            # behind alone. A failed outcome then means that this message, or an earlier one of the lane, has failed for
-            # all watchers.
+            # If `falls_behind` is true, a single watcher that fails falls behind, and the outcome is not failed. So a
+            # failed outcome means that this message, or an earlier one of the lane, has failed for all watchers.
             for_all = outcome.failed == count or self.catching_up.falls_behind
             self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
         fails_too = self.catching_up.broadcasts.fails_too(delivery)
@@ -168,8 +163,8 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
             if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
-                # The simulation may end a lease sooner than agreed. Until the old group knows that, it may advance past
-                # messages. The next owner's watchers need not get these messages.
+                # The simulation may end a lease too early. The old group may then advance past messages that the new
+                # owner's watchers never get. This is no violation.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:
@@ -177,9 +172,9 @@ class Checker:
                 self.catching_up.on_done(delivery, excused, owed)
 
     def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
-        """Check that a message rejected by a live filter is parked before the advance.
+        """Check that a message that a live filter has rejected is parked before the advance.
 
-        If the message could not be parked, the watcher may have a stored position at the message or before it instead.
+        If it could not be parked, the watcher may stay behind at the message or before it instead.
         """
         catching_up, message = self.catching_up, delivery.message
         if not catching_up.sets_aside:
@@ -204,11 +199,7 @@ class Checker:
         return {watcher for watcher in owed if self.catching_up.is_safe(watcher, delivery.message)}
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
-        """Check that a group's lease is not over when the group broadcasts or advances (`what`).
-
-        The lease is over if the instance knows that it is, or if the database shows another owner. The instance's own
-        clock must show the end of the lease before another owner can appear.
-        """
+        """Check that the lease is not over when its group broadcasts or advances (`what`)."""
         if self.is_lease_over(delivery.consumer.owner):
             self._fail_for_lease(delivery, what)
 
@@ -264,7 +255,7 @@ class Checker:
     def on_opened(
         self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
     ) -> None:
-        """Check a delivery that a filter gets.
+        """Check a delivery that a live filter gets.
 
         Args:
             is_owed: True in ack mode, where the filter must resolve the message.

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 class HandoverChecker:
     """Compares the messages of each live filter with the messages that its watcher passed while it caught up.
 
-    If a watcher gets a message twice, idempotency keys absorb the second events. So the store would not show the fault.
+    The store would not show that a watcher got a message twice, because idempotency keys absorb the second events.
 
     Args:
         fail: Called with the rule that was broken, and how.
         was_advanced: Returns True if an advance with the message has returned. If the broker delivers such a message
-            again, this is no fault.
+            again, a repeat is no violation.
     """
 
     def __init__(

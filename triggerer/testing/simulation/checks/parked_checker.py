@@ -75,15 +75,14 @@ class ParkedChecker:
         """Check a filter's next message from a backlog.
 
         Args:
-            by: Identifies the catch-up. If the watcher's arguments change, another catch-up begins.
+            by: Identifies the catch-up. A new catch-up starts if the watcher's arguments change.
         """
         at = watcher, message.key
         self._given[at] += 1
         self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # This attempt is allowed: it is for another message than the failed one, or another catch-up has begun
-            # since the probe.
+            # This attempt is allowed: no probe has passed, the message is another one, or another catch-up has started.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:
@@ -101,8 +100,9 @@ class ParkedChecker:
         """Record that the filter has passed the probe.
 
         Args:
-            by: Identifies the catch-up. If the watcher's arguments change, another catch-up begins.
-            is_evidence: True if the filter yielded events for the probe or rejected it.
+            by: Identifies the catch-up. A new catch-up starts if the watcher's arguments change.
+            is_evidence: True if the filter yielded events for the probe or rejected it. If it skipped the probe, this
+                proves nothing.
         """
         self._failed[backlog] -= 1
         if is_evidence:
@@ -172,9 +172,9 @@ class ParkedChecker:
             self._fail("S9", f"{total} bytes are parked, the bound is {bounds.total_bytes}")
 
     def _check_evidence(self, row: ParkedRow) -> None:
-        """Check that a parked message is hopeless, or has failed too often.
+        """Check that a parked message is hopeless (see `is_hopeless`), or has failed too often.
 
-        In the second case, the watcher must have passed a probe since it first got the message.
+        If it has failed too often, the watcher must also have passed a probe since it first got the message.
         """
         at = row.watcher, row.message
         if self._is_hopeless(*at):

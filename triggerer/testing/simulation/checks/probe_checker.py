@@ -1,7 +1,4 @@
-"""Checks the order of probes (rule 18).
-
-Before a filter gets a stored message that has failed too often, another message must be tried as a probe.
-"""
+"""Checks that the runtime tries other messages as probes, if a stored message has failed too often (rule 18)."""
 
 from __future__ import annotations
 
@@ -22,9 +19,10 @@ class Lease(Protocol):
 
 
 class ProbeChecker:
-    """Checks rule S13: if a message has failed too often, a probe with another message comes before its next attempt.
+    """Checks rule S13: before a filter gets a stored message that has failed too often, another message is tried.
 
-    Only the first delivery under a lease is checked, because later ones depend on the results of earlier probes.
+    Each message is checked only when a filter first gets it under a lease. Later attempts depend on the results of
+    probes.
 
     Args:
         fail: Called with the broken rule and the details.

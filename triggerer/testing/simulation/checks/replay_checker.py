@@ -85,8 +85,7 @@ class ReplayChecker:
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
         """Return the offset from which the watcher must read again; None if its replay is done.
 
-        The stored position may be earlier, at a message that was outstanding at the rewind. The watcher need not read
-        that message again.
+        The stored position may be earlier than that, at a message that was outstanding at the rewind.
         """
         lane = self.lanes(row.topic)[row.lane]
         asked = [
@@ -111,8 +110,9 @@ class ReplayChecker:
     def _may_derive(self, watcher: int, key: str, reemit: str) -> bool:
         """Whether an event may have this key.
 
-        `key` must be the key of a message. `reemit` is the suffix of the event's key, and must be empty if no replay
-        re-emits the message.
+        Args:
+            key: The part of the event's key that must be the key of a message.
+            reemit: The rest of the event's key. It must be empty, unless a replay re-emits the message.
         """
         topic, *numbers = key.rsplit("/", 2)
         if len(numbers) != 2 or not all(map(str.isdigit, numbers)):
@@ -128,7 +128,7 @@ class ReplayChecker:
         )
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a text about a message that a replayed watcher did not read or re-emit; None if there is none."""
+        """Return a description of a message that a replayed watcher did not read or re-emit; None if there is none."""
         for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since

@@ -22,9 +22,7 @@ _STREAM_WAITS = "its stream waits"
 
 
 class RestChecker:
-    """Finds rows, states and backlogs that a stream's owner should have deleted.
-
-    The owner must delete what is no longer needed after the advances that the owner knows of.
+    """Finds rows, states and backlogs that are no longer needed, and that a stream's owner has not deleted.
 
     Args:
         fail: Called with the broken rule and the details.
@@ -80,7 +78,7 @@ class RestChecker:
         watchers: Sequence[int],
         lanes: Sequence[LaneOfBroker],
     ) -> str | None:
-        """Return a text about a leftover of a stream that was read to its end; None if nothing is left.
+        """Return a description of a leftover of a stream that was read to its end; None if nothing is left.
 
         Args:
             owner: The lease under which the stream is hosted.
@@ -89,8 +87,8 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # The watchers that stay behind for ever, each at a message whose events the store refuses. The row of such a
-        # watcher has a position before the lane's end.
+        # The watchers that are behind for ever, because the store refuses the events of a message. Their positions are
+        # before the lane's end.
         behind = {
             at
             for at, row in rows.items()
@@ -111,10 +109,9 @@ class RestChecker:
         behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Yield a text for each position whose row is left, although this owner has advanced the broker past it.
+        """Yield a description of each row of a position that the owner has advanced the broker past.
 
-        Advances count only from the time when the row was written, because the owner does not know of earlier ones. If
-        the broker had already advanced past the position by then, the row may stay until the lane's next message.
+        Only advances after the row was added count. If there is none, the row may stay until the lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)
@@ -129,7 +126,7 @@ class RestChecker:
                 )
 
     def _replays_left(self, watchers: Sequence[int]) -> Iterator[str]:
-        """Yield texts about replays that are neither done nor refused."""
+        """Yield descriptions of replays that are neither done nor refused."""
         for request in self.replays.values():
             if request.watcher_id in watchers:
                 yield f"the replay {request.id} of watcher {request.watcher_id} is not done"
@@ -137,7 +134,7 @@ class RestChecker:
     def _states_left(
         self, fence: Fence, watchers: Sequence[int], behind: set[int]
     ) -> Iterator[str]:
-        """Yield texts about watchers whose state shows a problem although they are well."""
+        """Yield descriptions of watchers whose state shows a problem although they are well."""
         for watcher in watchers:
             shown = self.states.get(watcher)
             if shown is None or shown.fence != fence:
@@ -153,7 +150,7 @@ def _backlogs_left(
     rows: Mapping[tuple[int, int], PositionRow],
     behind: set[tuple[int, int]],
 ) -> Iterator[str]:
-    """Yield texts about data of finished catch-ups in the owner's memory."""
+    """Yield descriptions of data of finished catch-ups in the owner's memory."""
     backlogs = stream.behind.backlogs
     for watcher, lane in rows:
         if backlogs.find(lane, watcher) is None:

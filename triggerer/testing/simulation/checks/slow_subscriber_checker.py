@@ -38,10 +38,9 @@ class Pauses(Protocol):
 
 
 class SlowSubscriberChecker:
-    """Records, for each group, when a subscriber's unresolved messages began to pause the stream or a lane.
+    """Records, for each group, since when a subscriber's unresolved messages have paused the stream or a lane.
 
-    The runtime's own ledger tells which messages are unresolved. Checks of other rules compare this ledger with the
-    messages that the filters received.
+    Which messages are unresolved is read from the runtime's own ledger. Checks of other rules verify the ledger.
     """
 
     def __init__(self, fail: Callable[[str, str], None]) -> None:
@@ -98,7 +97,7 @@ class SlowSubscriberChecker:
 
 
 def _slow_in(group: Group, lane: Lane, tail: Entry) -> Iterator[Subscriber]:
-    """Yield the subscribers that still have to resolve most of a full lane, while a sibling has resolved all of it."""
+    """Yield the subscribers whose unresolved messages fill more than half of a lane that a sibling has resolved."""
     if not _is_passed(group, tail):
         return
     settings, ledger = group.state.settings, group.state.ledger

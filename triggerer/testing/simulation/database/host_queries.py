@@ -86,8 +86,7 @@ class SimulatedLeaseQueries:
         now = session.store.now()
         claimed: list[Fence] = []
         fitting = sorted(digest for digest, size in sizes.items() if size <= room)
-        # As in the real statement, `limit` bounds the rows that are read, and a stream for which there is no room is
-        # skipped.
+        # Do as the real statement does: read at most `limit` rows, and skip streams that do not fit into `room`.
         for digest in [one for one in fitting if owners.is_free(one, now)][: max(limit, 0)]:
             if sizes[digest] <= room:
                 room -= sizes[digest]
@@ -133,8 +132,8 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         stored = _stored_backlogs(session, digests, are_replayed=True)
-        # Read replay requests before positions, as the real code does. If a request is carried out in between, this
-        # code sees both the request and the positions that it set. In the other order, it could miss both.
+        # Read replay requests before positions, as the real code does. In the other order, a request that is carried
+        # out in between would be missed, together with the positions that it sets.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)

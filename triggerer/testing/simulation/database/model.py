@@ -147,10 +147,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """The loads of all streams, as one instance read them at its last heartbeat.
-
-    From these loads the instance computes how many streams are its share.
-    """
+    """The loads of all streams, as one instance read them at its last heartbeat to compute its share of the streams."""
 
     loads: dict[str, StreamLoad]
     instances: int

@@ -21,10 +21,10 @@ Change = Callable[["Store", Partitions], "list[Row]"]
 
 
 class PartitionWrites:
-    """Collects changes, which `apply` makes durable all at once.
+    """Collects the changes of a transaction, which `apply` makes durable all at once.
 
-    A statement sees the committed rows with the earlier changes of its own transaction. The commit applies the changes
-    again, to the rows that are committed by then.
+    A statement sees the committed rows and the earlier changes of its own transaction. `apply` performs the changes
+    again, because other transactions may have committed rows since then.
     """
 
     def __init__(self) -> None:

@@ -146,10 +146,7 @@ def _with_relapses(drawn: CatchingUpDraws) -> CatchingUpDraws:
 
 
 def _with_poison(scenario: Scenario, drawn: CatchingUpDraws) -> CatchingUpDraws:
-    """Let the service park most poison messages, and the operator replay them.
-
-    A seed has a limited number of steps, and parking and replaying take many of them. So other faults are rare.
-    """
+    """Make other faults rare, so that most steps of the seed go to parking poison messages and replaying them."""
     logs = Random(f"{scenario.seed}/set aside in logs")
     return replace(
         drawn,

@@ -66,9 +66,9 @@ class Poison:
         return not self.are_over or (self._lasts and self.is_incurable(watcher))
 
     def may_stay_at(self, watcher: int, message: Message) -> bool:
-        """Whether a watcher may stay at a message for ever, because no probe can show that the message is poison.
+        """Whether a watcher may stay at a poison message for ever, because no probe can prove that the watcher is well.
 
-        The probes are the later messages of the lane or, if there are none, the first message of each other lane.
+        The later messages of the lane are tried as probes or, if there are none, the first message of each other lane.
         """
         if not self._is_poison(watcher, message.key):
             return False
@@ -79,8 +79,8 @@ class Poison:
         if not others:
             firsts = (lane.messages[lane.starts[-1] :][:1] for lane in lanes)
             others = [first for found in firsts for first in found if first.lane != message.lane]
-        # Each probe is tried only once, perhaps while the watcher failed every message. So a probe that was tried may
-        # prove nothing.
+        # A probe that was tried may prove nothing, because the watcher failed every message at that time. It is not
+        # tried again.
         return all(
             self.was_tried(watcher, message.lane, other) or not self._is_evidence(watcher, other)
             for other in others

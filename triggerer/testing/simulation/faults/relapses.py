@@ -50,10 +50,10 @@ class RelapsingWorld(Protocol):
 
 
 class Relapses:
-    """Makes watchers fall behind, and deploys them again when they have caught up.
+    """Makes watchers fall behind, and gives them other arguments when they have just caught up.
 
-    When a watcher has just caught up, its position is about to be deleted. At this moment the deployment makes the
-    stream's owner read the position again. This object survives restarts of the simulated process.
+    At that moment the stream's owner reads the watcher's position again, which is about to be deleted. This object
+    survives restarts of the simulated process.
     """
 
     def __init__(self, world: RelapsingWorld) -> None:

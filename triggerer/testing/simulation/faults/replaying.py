@@ -61,6 +61,5 @@ class Replaying:
                 async with database.transaction() as session:
                     await session.ask_for_replay(stream.key, watcher, start, reemit=is_reemitted)
             except StoreError:
-                # The operator sees the error, and does nothing. If the outcome is unknown, the request may be stored
-                # nevertheless.
+                # The operator does not try again, although the request may not be stored.
                 continue

@@ -83,8 +83,7 @@ class Operator:
                 async with database.transaction() as session:
                     await session.decide_parked(self._decide)
             except StoreError:
-                # The operator sees the error and tries again later. If the outcome is unknown, the decision may be
-                # stored nevertheless.
+                # The operator decides again later. The decision may be stored nevertheless, if the outcome is unknown.
                 continue
 
     def _decide(self, row: ParkedRow) -> Decision:

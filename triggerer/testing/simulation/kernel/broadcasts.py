@@ -97,10 +97,10 @@ class Broadcasts:
             self._pulled[at].was_behind_failed = True
 
     def fails_too(self, delivery: Delivery) -> bool:
-        """Whether an earlier message of the lane failed for all watchers, while this message was outstanding or pulled.
+        """Whether this message fails too, because an earlier message of the lane failed for all watchers.
 
-        True also for the first broadcast after the failure. The poll may have pulled that message before the runtime
-        learned of the failure.
+        This applies to messages that were outstanding or pulled at the time of the failure, and to the next broadcast,
+        whose message may have been pulled by then.
         """
         at = lane_of(delivery)
         is_outstanding = any(
@@ -113,7 +113,7 @@ class Broadcasts:
     def may_come_again(self, delivery: Delivery) -> bool:
         """Whether the owner must expect a redelivery, because an earlier message of the lane has failed.
 
-        The owner does not know whether the broker has given the failed message up at the limit of deliveries.
+        The owner does not know whether the broker redelivers or dead-letters the failed message.
         """
         at, number = lane_of(delivery), delivery.number
         is_outstanding = any(

@@ -26,7 +26,8 @@ class Deadlock(Exception):
 class _Task(asyncio.Task[Any]):
     """A task whose hash is its number, and not its address.
 
-    anyio cancels the tasks of a set in the order of their hashes. Addresses would give another order in each replay.
+    anyio cancels the tasks of a set in the order of the set, which depends on the hashes. Each replay of a seed needs
+    the same order.
     """
 
     def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
@@ -38,10 +39,10 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs ready callbacks in the order that asyncio promises: the first to become ready runs first.
+    """Runs callbacks in the order that asyncio promises: the first to become ready runs first.
 
-    The seed draws what asyncio leaves open: the order of timers with equal deadlines, and the time that passes while
-    callbacks run. `on_step` is called before each callback and may raise, which stops the loop at that point.
+    Random choices of the seed decide the order of timers with equal deadlines, and the time that passes while callbacks
+    run. `on_step` is called before each callback. If it raises an error, the loop stops there.
     """
 
     def __init__(self, rng: random.Random, now: float, on_step: Callable[[], None]) -> None:
@@ -57,7 +58,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # The open generators, in the order of their start. So each replay of a seed closes them in the same order.
+        # The open generators, in the order of their start. Each replay of a seed closes them in this order.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 

@@ -31,15 +31,15 @@ def sandbox(*processors: Any) -> Iterator[None]:
     hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
-    # Async generators and tasks in reference cycles end when the garbage collector finds them. That moment must not
-    # depend on the use of memory. So the collector is off, and `Supervisor` runs it at fixed steps.
+    # The garbage collector closes async generators in reference cycles. Its runs depend on the use of memory, so it is
+    # off, and `Supervisor` runs it at fixed steps.
     is_collecting = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        # anyio cancels the scopes of a set in the set's order. This order depends on their hashes, which come from
-        # addresses. So give all scopes the same hash.
+        # anyio cancels the scopes of a set in the order of the set, which depends on the hashes. These come from
+        # addresses, which differ between replays. So give all scopes the same hash.
         scope.__hash__ = _same_for_all  # type: ignore[method-assign,assignment]
         if not processors:
             logging.disable()

@@ -84,18 +84,18 @@ def has_deployments(seed: int) -> bool:
 def has_outages(scenario: Scenario) -> bool:
     """Whether all watchers of a log fail at once, again and again: in a seventh of the seeds with a log.
 
-    This simulates the failure of a service that all filters need. The log then has one lane with a low bound of
-    outstanding messages. So in most steps messages are redelivered while others are outstanding.
+    This simulates the failure of a service that all filters need. The log then has one lane and a low bound of
+    outstanding messages, so that messages are often redelivered while others are outstanding.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/outages").random() < 1 / 7
 
 
 def has_instant_answers(scenario: Scenario) -> bool:
-    """Whether broker, store and filters answer within a few turns of the loop.
+    """Whether broker, store and filters answer at once: in a tenth of the seeds with a log and without outages.
 
-    They do so in a tenth of the seeds with a log and without outages. Actions that are far apart in other seeds then
-    fall into one turn of the loop. In these seeds, messages arrive in floods, and few may be outstanding at a time.
+    Actions that are far apart in other seeds then fall into one turn of the event loop. Messages arrive in floods, and
+    few may be outstanding at once.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
@@ -104,7 +104,7 @@ def has_instant_answers(scenario: Scenario) -> bool:
 def has_standstills(scenario: Scenario) -> bool:
     """Whether the process stands still at times while a filter has a message open: in a sixth of the seeds.
 
-    In seeds with outages the share is a half. Many watchers catch up in such a seed, so standstills often meet them.
+    The share is a half in seeds with outages, where many watchers catch up.
     """
     share = 1 / 2 if has_outages(scenario) else 1 / 6
     return random.Random(f"{scenario.seed}/standstills").random() < share
@@ -113,8 +113,8 @@ def has_standstills(scenario: Scenario) -> bool:
 def has_replays(scenario: Scenario) -> bool:
     """Whether an operator replays watchers: in a quarter of the seeds with a log.
 
-    Seeds with outages have no replays, because an outage needs messages that fail for all watchers. A replayed watcher
-    reads a failed message again later, so the message would not fail for this watcher.
+    Seeds with outages have no replays: in an outage a message must fail for all watchers. A replayed watcher would not
+    fail it, but read it again later.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
@@ -123,7 +123,7 @@ def has_replays(scenario: Scenario) -> bool:
 def has_setting_aside(scenario: Scenario) -> bool:
     """Whether messages of a log can be parked for single watchers: in six of ten seeds with a log.
 
-    In other seeds a watcher stays at a message that it fails each time, as with a producer that has no `dump_event`.
+    In other seeds the producer has no `dump_event`, so a watcher stays at a message that it fails each time.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     return is_log and random.Random(f"{scenario.seed}/set aside").random() < 0.6
@@ -154,8 +154,8 @@ def has_marks(scenario: Scenario) -> bool:
 def has_relapses(scenario: Scenario) -> bool:
     """Whether watchers get other arguments when they have just caught up: in a tenth of the suitable seeds.
 
-    A suitable seed has a log and none of the other main faults. The chosen seeds have one stream and few other faults,
-    so that watchers fall behind for a moment, again and again.
+    A suitable seed has a log, and no outages, poison, instant answers or standstills. The chosen seeds have one stream
+    and few other faults, so that watchers fall behind for a moment, again and again.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     is_other = has_outages(scenario) or has_poison(scenario) or has_instant_answers(scenario)
@@ -176,8 +176,8 @@ def has_shared_triggers(scenario: Scenario) -> bool:
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # Draws below 1/30 count as no. One of the seeds with such a draw is the only seed that finds a certain planted bug,
-    # so its scenario must not change.
+    # Draws below 1/30 count as no, so that one such seed stays as it was: it is the only seed that finds a certain
+    # planted bug.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 
 

@@ -55,8 +55,7 @@ class FileReader:
 
     @property
     def is_reading(self) -> bool:
-        # Use the loop's time, because the supervisor reads this property outside any task, where `anyio.current_time`
-        # does not work.
+        # Not `anyio.current_time`, which needs a task: the supervisor reads this property outside any task.
         now = asyncio.get_running_loop().time()
         is_replaced = any(until > now for until in self._vanished.values())
         return bool(self._unread) or self._is_look_due or is_replaced
@@ -149,7 +148,7 @@ class FileReader:
                 world.declare(file.stream, file.declared)
                 changed.add(key)
         for key in new:
-            # The first message of a new stream must go to the watchers of all its files that have been seen until now.
+            # The first message of a new stream must go to the watchers of all files that have been seen by now.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:
@@ -173,10 +172,7 @@ class FileReader:
             self._database.wakeups.publish(Signal.STREAMS_CHANGED, *sorted(changed | set(closing)))
 
     def _forgive_unread(self) -> None:
-        """Require nothing for files that are missing at the start and were never stored.
-
-        The reader cannot know these files.
-        """
+        """Require nothing for files that are missing at the start and were never stored, because nobody knows them."""
         known = self._seen.keys() | self._files.stored.keys()
         for path, file in self._files.by_path.items():
             if path not in known:

@@ -59,8 +59,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # Raise an error if the trigger's class has not been loaded. The loaded class itself is a placeholder (see
-        # `_load`), so ignore it.
+        # Raises an error if the trigger's class was not loaded. The loaded class is only a placeholder, see `_load`.
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
@@ -322,10 +321,7 @@ class Instance:
         return list(self._leased_streams.values())
 
     def record_end(self, fence: Fence) -> None:
-        """Record that the instance stops a stream.
-
-        If the instance cannot release the lease, it may start the stream again.
-        """
+        """Record that the instance stops a stream. It may start the stream again if it cannot release the lease."""
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
@@ -349,7 +345,8 @@ class Instance:
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
         """Check the reason for which an instance releases streams (L4).
 
-        Either the instance owns more than its share of the streams, or each released stream has got more triggers.
+        Either the instance owns more than its share of the streams, or the number of each stream's triggers has
+        changed.
         """
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:

@@ -40,9 +40,9 @@ _UNWIND_TIMEOUT_S = 60.0
 
 
 class SimulatedGuard:
-    """Stands in for `LeaseGuard`, the process that dies before its executor's lease is over, together with all workers.
+    """Stands in for `LeaseGuard`, the process whose end kills all workers before their executor's lease is over.
 
-    The operating system's kernel runs the guard's timer. So the guard ends in time even if its executor stands still.
+    The guard ends in time even if its executor stands still, because the kernel runs the guard's timer.
     """
 
     def __init__(self, timeline: Timeline, loop: VirtualLoop, ends_at: float) -> None:
@@ -275,8 +275,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # Some runs in `ours` have no worker, because their results are being written. If such a result is of an
-            # older attempt, nobody executes the current attempt. Only another sweep can find that.
+            # A run of `ours` without a worker: its result is being written. If this is the result of an older attempt,
+            # nobody executes the current attempt, and only another sweep finds that.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

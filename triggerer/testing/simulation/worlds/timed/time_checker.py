@@ -47,8 +47,7 @@ class TimeChecker:
         allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            # The scheduler called the timetable after it had read the DAG. The clock of its host may have been set in
-            # between.
+            # The timetable used the clock of the scheduler's host. That clock may have been set since the DAG was read.
             asked_at = read_at.host + max(here - read_at.database, timedelta())
             allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
@@ -59,8 +58,8 @@ class TimeChecker:
             self._fail("T4", f"{dag.dag_id} is paused or stale, but got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            # The scheduler compared the time since the last run with `gap` when it read the DAG, before `made_at`. So
-            # the time until `made_at` is at least as long as the time that the scheduler compared.
+            # The scheduler checked the gap when it read the DAG, which was before `made_at`. So at least the gap must
+            # have passed until `made_at`.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s, the gap is {gap} s")
@@ -122,7 +121,7 @@ class TimeChecker:
         """Check nothing. `PartitionChecker` overrides this method."""
 
     def find_due(self) -> dict[tuple[str, int], str]:
-        """Return texts about due runs that do not exist, by DAG and the DAG's number of runs."""
+        """Return descriptions of due runs that do not exist, by DAG and the DAG's number of runs."""
         found: dict[tuple[str, int], str] = {}
         for dag_id, dag in self._store.dags.items():
             state, active = self._store.states[dag_id], self._store.active_runs(dag_id)
@@ -166,14 +165,13 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # A run was created before it was due, because a host's clock was ahead. It counts as the DAG's last run
-                # once it is due, and the scheduler does not call the timetable again at that moment. So use only the
-                # timetable's earlier answer.
+                # A run was created too early, because a host's clock was ahead. It becomes the DAG's last run once it
+                # is due, but the scheduler does not call the timetable again then. So use only the stored answer.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
-            # If the clock was set back, `last` may not be the newest run, and the interval after `last` may have a run
-            # already. So look for the first interval without a run.
+            # If the clock was set back, the interval after `last` may have a run already. So look for the first
+            # interval without a run.
             asked = [self._first_without_run(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
@@ -215,8 +213,8 @@ class TimeChecker:
 def _moment_of(dag: Dag, run: Run) -> datetime:
     """Return the time for which the timetable planned a run.
 
-    If a schedule needs assets and time, `run_after` is the time at which the run was created. If the clock is set back
-    after that, `run_after` may be in the future. So the result is the end of the interval, if that is earlier.
+    For a schedule on assets and time, this is at most the end of the run's interval. `run_after` is then the time of
+    the run's creation, which lies in the future if the clock was set back since.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)

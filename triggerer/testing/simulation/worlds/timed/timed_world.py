@@ -216,8 +216,8 @@ class TimedWorld:
             if now > _FAULTS_S + _UNTIL_IDLE_S:
                 raise Violation("L2", f"{_UNTIL_IDLE_S:.0f} s after the last fault {due}")
             return
-        # Each key of `due` contains the DAG's number of runs. So when a DAG gets a run, its waiting time begins again,
-        # even if more runs are due.
+        # A key of `due` contains the DAG's number of runs. So the waiting time starts again whenever the DAG gets a
+        # run.
         self._due_since = {one: self._due_since.get(one, now) for one in due}
         for one, since in self._due_since.items():
             if now > since + _BOUND_S:
