@@ -95,6 +95,34 @@ async def test_a_sign_in_ends_only_in_the_browser_in_which_it_began(
         assert (await other.get(back.path, params=dict(back.params))).status_code == 401
 
 
+async def test_a_cookie_and_a_state_with_any_characters_are_refused(
+    api: Api, provider: OidcProviderServer
+) -> None:
+    """Characters outside ASCII were a server error: `hmac.compare_digest` raised TypeError."""
+    async with with_provider(api, provider).client(None) as browser:
+        assert (await sign_in(browser, state="é")).status_code == 401
+        (name,) = [one for one in browser.cookies if one.endswith("-oidc")]
+    async with with_provider(api, provider).client(None) as browser:
+        for cookie in ("x.%C3%A9", "%C3%A9.x", "%ED%A0%80.x"):
+            forged = await browser.get(
+                "/oidc/callback?code=c&state=s", headers={"Cookie": f"{name}={cookie}"}
+            )
+            assert forged.status_code == 401
+
+
+@pytest.mark.parametrize("key", ["issuer", "authorization_endpoint", "token_endpoint", "jwks_uri"])
+async def test_metadata_that_lack_something_are_reported(
+    api: Api, provider: OidcProviderServer, key: str
+) -> None:
+    provider.changed_metadata = {key: None}
+    async with with_provider(api, provider).client(None) as browser:
+        answer = await browser.get("/oidc/login")
+    assert answer.status_code == 503
+    assert (
+        answer.json()["detail"] == f"the metadata of the provider at {provider.issuer} lack {key}"
+    )
+
+
 async def test_a_code_counts_once(api: Api, provider: OidcProviderServer) -> None:
     async with with_provider(api, provider).client(None) as browser:
         begun = await browser.get("/oidc/login")

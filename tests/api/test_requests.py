@@ -313,3 +313,10 @@ async def test_an_unknown_parameter_is_named(api: Api, path: str) -> None:
         answer = await client.get(f"{V1}{path}")
     assert answer.status_code == 400
     assert path.partition("?")[2].partition("=")[0] in answer.json()["detail"]
+
+
+async def test_a_path_that_is_too_long_for_a_file_system_shows_the_page(api: Api) -> None:
+    """The API asked the file system for each path, failed at such a path, and remembered the others for ever."""
+    async with api.client(None) as client:
+        for path in (f"/{'x' * 300}", f"/assets/{'x' * 5_000}.js"):
+            assert (await client.get(path)).status_code == 200

@@ -25,6 +25,7 @@ class OidcProviderServer:
         self.client_id, self.client_secret = "triggerer", "s3cret-of-client"
         self.claims: dict[str, Any] = {"sub": "u1", "email": "ann@example.com", "groups": ["ops"]}
         self.spoil: dict[str, Any] = {}
+        self.changed_metadata: dict[str, Any] = {}
         self.issuer = ""
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -70,14 +71,13 @@ def open_oidc_provider() -> Iterator[OidcProviderServer]:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
             if url.path == "/.well-known/openid-configuration":
-                self.answer(
-                    {
-                        "issuer": provider.issuer,
-                        "authorization_endpoint": f"{provider.issuer}/authorize",
-                        "token_endpoint": f"{provider.issuer}/token",
-                        "jwks_uri": f"{provider.issuer}/keys",
-                    }
-                )
+                metadata = {
+                    "issuer": provider.issuer,
+                    "authorization_endpoint": f"{provider.issuer}/authorize",
+                    "token_endpoint": f"{provider.issuer}/token",
+                    "jwks_uri": f"{provider.issuer}/keys",
+                }
+                self.answer(metadata | provider.changed_metadata)
             elif url.path == "/keys":
                 self.answer({"keys": [provider.key.as_dict(private=False)]})
             else:

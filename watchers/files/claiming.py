@@ -202,7 +202,7 @@ def set_aside(found: FoundFile) -> Path:
         OSError: The file cannot be moved.
     """
     folder = found.path.parent / REJECTED
-    folder.mkdir(exist_ok=True)
+    make_folder(folder, like=found.path.parent)
     # The new name contains the claim's id, so that an earlier rejected file of this name is not replaced.
     aside = folder / named_with(found.path.name, f".{found.claim}")
     found.claimed.rename(aside)

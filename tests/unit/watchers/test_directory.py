@@ -327,9 +327,11 @@ async def test_a_link_is_claimed_with_what_it_leads_to(tmp_path: Path) -> None:
 async def test_folders_of_claims_are_as_open_as_the_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     (tmp_path / "a").touch()
-    claim(tmp_path, ["a"])
+    (found,), _ = claim(tmp_path, ["a"])
     for folder in (tmp_path / ".claimed", tmp_path / ".claimed" / "a"):
         assert folder.stat().st_mode & 0o7777 == 0o1777
+    set_aside(found)
+    assert (tmp_path / ".rejected").stat().st_mode & 0o7777 == 0o1777
 
 
 async def test_what_cannot_be_looked_at_is_named_once_and_holds_up_no_file(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PENDING_S: Final = 600
 _TIMEOUT_S: Final = 10.0
 _LEEWAY_S: Final = 60
+_NEEDED: Final = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
+"""The provider's metadata that a sign-in uses."""
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "EdDSA"]
 SCOPE: Final = "openid profile email"
 
@@ -70,7 +72,7 @@ class OidcProvider:
         """Return the provider's URL for a new sign-in, and the cookie that `finish` needs.
 
         Raises:
-            ServerBusy: The provider does not answer, or its metadata name another issuer.
+            ServerBusy: The provider does not answer, or its metadata are incomplete or name another issuer.
         """
         metadata = await self._discover()
         state, nonce = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
@@ -94,10 +96,10 @@ class OidcProvider:
             SignInNeeded: The sign-in did not start in this browser or is too old. Or the provider refuses it, or the
                 provider's token is not valid.
             RoleNeeded: `[api.oidc] roles` names no role for the values of the person's claim.
-            ServerBusy: The provider does not answer, or its metadata name another issuer.
+            ServerBusy: The provider does not answer, or its metadata are incomplete or name another issuer.
         """
         pending = self._verified(cookie)
-        if pending is None or not hmac.compare_digest(str(pending["s"]), state):
+        if pending is None or not _equal(str(pending["s"]), state):
             raise SignInNeeded(
                 "this sign-in did not begin in this browser, or took too long", hint="sign in again"
             )
@@ -166,7 +168,10 @@ class OidcProvider:
         if self._metadata is None:
             issuer = self._settings.issuer.rstrip("/")
             found = await self._get(f"{issuer}/.well-known/openid-configuration")
-            if found.get("issuer", "").rstrip("/") != issuer:
+            for key in _NEEDED:
+                if not isinstance(found.get(key), str):
+                    raise ServerBusy(f"the metadata of the provider at {issuer} lack {key}")
+            if found["issuer"].rstrip("/") != issuer:
                 raise ServerBusy(f"the provider at {issuer} names another issuer")
             self._metadata = found
         return self._metadata
@@ -213,13 +218,22 @@ class OidcProvider:
 
     def _verified(self, cookie: str | None) -> Mapping[str, Any] | None:
         body, _, mac = (cookie or "").partition(".")
-        if not hmac.compare_digest(self._mac(body), mac):
+        if not _equal(self._mac(body), mac):
             return None
         pending: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(body))
         return pending if pending["t"] > time.time() else None
 
     def _mac(self, body: str) -> str:
-        return hmac.new(self._key, b"oidc:" + body.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._key, b"oidc:" + _bytes(body), hashlib.sha256).hexdigest()
+
+
+def _equal(ours: str, given: str) -> bool:
+    """Compare in constant time. `given` comes from a browser, and may have any characters."""
+    return hmac.compare_digest(_bytes(ours), _bytes(given))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
 
 
 def check_installed() -> None:

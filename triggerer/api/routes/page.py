@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import mimetypes
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from litestar import Request, Response, Router
@@ -62,15 +64,25 @@ def _document(request: Request[Any, Any, Any]) -> Response[bytes]:
     return Response(text.encode(), media_type=MediaType.HTML)
 
 
-@cache
 def _read(name: str) -> bytes | None:
-    """Return a built file, or None if the build has no file of this name. Files outside the build cannot be read."""
-    target = _FOLDER
-    for piece in part(name).split("/"):
-        if piece in ("", ".", "..") or "\\" in piece or not target.is_dir():
-            return None
-        target = target / piece
-    return target.read_bytes() if target.is_file() else None
+    """Return a built file, or None if the build has no file of this name."""
+    return _built_files().get(part(name))
+
+
+@cache
+def _built_files() -> Mapping[str, bytes]:
+    """Return all files of the build by their names, such as `assets/index.js`. Together they have some 400 kB."""
+    return dict(_files_in(_FOLDER, ""))
+
+
+def _files_in(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    if not folder.is_dir():
+        return
+    for one in folder.iterdir():
+        if one.is_file():
+            yield f"{prefix}{one.name}", one.read_bytes()
+        else:
+            yield from _files_in(one, f"{prefix}{one.name}/")
 
 
 @public("/docs/errors", include_in_schema=False)
