@@ -45,7 +45,7 @@ class SunsetTimetable(TickTimetable):
         return asdict(self)
 
     def _sunsets(self, moment: datetime, direction: int) -> Iterator[datetime]:
-        """Yield sunsets: forwards from two days before `moment` (direction 1), or backwards from two days after it (-1)."""
+        """Yield sunsets: forwards (1) from two days before `moment`, or backwards (-1) from two days after `moment`."""
         first = moment.date() - direction * timedelta(days=2)
         for number in range(_REACH):
             if (found := self._sunset(first + direction * number * timedelta(days=1))) is not None:
