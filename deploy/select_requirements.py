@@ -3,7 +3,7 @@
     python3 deploy/select_requirements.py kafka spark > selected.txt
     pip install --require-hashes -r selected.txt
 
-The `# via` comments of the lock say which packages need a package. The comments do not mention extras, so the result
+The script finds dependencies by the `# via` comments of the lock. These comments do not mention extras, so the result
 may contain packages that are not needed. If a needed package were missing, `pip --require-hashes` would fail.
 """
 

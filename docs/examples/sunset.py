@@ -16,7 +16,7 @@ from astral.sun import sunset
 
 from triggerer.timetables import TickTimetable
 
-# The number of days to look ahead: beyond the polar circles the sun does not set for half a year.
+# The number of days to search for a sunset: beyond the polar circles, half a year may pass without one.
 _REACH = 200
 
 
@@ -45,7 +45,7 @@ class SunsetTimetable(TickTimetable):
         return asdict(self)
 
     def _sunsets(self, moment: datetime, direction: int) -> Iterator[datetime]:
-        """Yield sunsets. Direction 1: forwards from two days before `moment`; -1: backwards from two days after."""
+        """Yield sunsets: forwards (1) from two days before `moment`, or backwards (-1) from two days after `moment`."""
         first = moment.date() - direction * timedelta(days=2)
         for number in range(_REACH):
             if (found := self._sunset(first + direction * number * timedelta(days=1))) is not None:

@@ -19,7 +19,7 @@ from triggerer.timetables import DataInterval, TickTimetable
 
 @dataclass(frozen=True)
 class TradingDaysTimetable(TickTimetable):
-    """A run `delay` after each session of an exchange has closed, early closes included."""
+    """A run after each session of an exchange: `delay` after its close, which may be an early close."""
 
     exchange: str
     delay: timedelta = timedelta(0)

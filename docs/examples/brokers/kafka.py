@@ -1,4 +1,4 @@
-"""Kafka: a run for each day that has new orders, and one for each refund; two watchers share one consumer.
+"""Kafka: a run for each day that has new orders, and a run for each refund. Two watchers share one consumer.
 
 To try it:
 

@@ -1,11 +1,11 @@
-"""Service Bus: blobs that land in a container, which Event Grid reports to the topic `storage`.
+"""Service Bus: Event Grid reports each new blob of a container to the topic `storage`.
 
 The topic needs a subscription `triggerer`. This command lets Event Grid report new blobs to the topic:
 
     az eventgrid event-subscription create --name landing --source-resource-id "$STORAGE_ACCOUNT_ID" \
         --included-event-types Microsoft.Storage.BlobCreated --endpoint-type servicebustopic --endpoint "$TOPIC_ID"
 
-The events may be in Event Grid's own schema, or CloudEvents. A file in Data Lake Storage makes an event once it is
+The events may be in Event Grid's own schema, or CloudEvents. A file in Data Lake Storage makes its event when it is
 closed.
 """
 
