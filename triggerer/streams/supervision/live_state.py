@@ -44,23 +44,13 @@ def _read(stream_id: str, stream: SharedStream, most_lanes: int) -> StreamLive:
     members = list(stream.members)
     group = stream.group
     name = redact_text(stream.name)
-    counts = stream.counts
-    consumed, advanced, rejected, failed = (
-        counts.consumed,
-        counts.advanced,
-        counts.rejected,
-        counts.failed,
-    )
+    counted = stream.counts.read()
     outstanding = outstanding_bytes = lane_count = 0
     lanes: list[LaneLive] = []
     lag_messages, lag_seconds = None, None
     if group is not None:
         state = group.state
         outstanding, outstanding_bytes = group.outstanding, state.lanes.outstanding_bytes
-        consumed += state.ledger.next_seq
-        advanced += max(state.ledger.next_seq - outstanding, 0)
-        rejected += state.rejected
-        failed += state.failed
         waiting = _waiting(group)
         found = _lane_views(group, {} if waiting is None else waiting, is_known=waiting is not None)
         lane_count = len(found)
@@ -73,11 +63,11 @@ def _read(stream_id: str, stream: SharedStream, most_lanes: int) -> StreamLive:
         stream=name,
         system=name.split(" ", 1)[0],
         epoch=max((fence.epoch for fence in fences), default=0),
-        consumed=consumed,
-        advanced=advanced,
-        rejected=rejected,
-        failed=failed,
-        restarts=counts.restarts,
+        consumed=counted.consumed,
+        advanced=counted.advanced,
+        rejected=counted.rejected,
+        failed=counted.failed,
+        restarts=stream.counts.restarts,
         outstanding=outstanding,
         outstanding_bytes=outstanding_bytes,
         lag_messages=lag_messages,

@@ -218,10 +218,11 @@ class SharedStream:
             on_blocked=self.behind.record_blockers,
         )
         self._all_left.clear()
+        self.counts.begin(group.state)
         try:
             return await self._serve_all(group)
         finally:
-            self.counts.add(group.state)
+            self.counts.end()
             group.clear()
 
     async def _serve_all(self, group: Group) -> GroupEnded | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from tests.unit.streams.scene import Scene, Sink, context
 from triggerer.domain.live_state import StreamLive, stream_from_json
@@ -77,6 +78,30 @@ async def test_rejected_and_failed_messages_are_counted_once_and_restarts_keep_t
         assert (seen.rejected, seen.outstanding) == (1, 0)
         # The message of the broken advance was consumed twice.
         assert seen.consumed == 5
+
+
+async def test_no_count_falls_while_a_group_ends(scene: Scene) -> None:
+    """Prometheus takes a fall for a restart of the process, and adds the whole number again."""
+    sink = Sink()
+    async with hosted(scene, sink, "one") as (manager, _):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: live(manager).advanced == 3)
+        seen: list[tuple[int, int]] = []
+
+        async def watch() -> None:
+            while True:
+                found = live(manager)
+                seen.append((found.consumed, found.advanced))
+                await checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            scene.is_breaking = True
+            scene.publish("d")
+            await sink.until(lambda: live(manager).restarts == 1)
+            tasks.cancel_scope.cancel()
+        assert len(seen) > 5
+        assert seen == sorted(seen)
 
 
 async def test_a_stream_that_is_full_says_so_and_shows_its_worst_lanes_only(scene: Scene) -> None:
