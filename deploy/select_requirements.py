@@ -3,8 +3,9 @@
     python3 deploy/select_requirements.py kafka spark > selected.txt
     pip install --require-hashes -r selected.txt
 
-The script finds dependencies by the `# via` comments of the lock. These comments do not mention extras, so the result
-may contain packages that are not needed. If a needed package were missing, `pip --require-hashes` would fail.
+The script finds dependencies by the `# via` comments of the lock. A comment names a package, but not which extra of
+that package needs the dependency. So the result may contain a few packages that are not needed. If a needed package
+were missing, `pip --require-hashes` would fail.
 """
 
 from __future__ import annotations

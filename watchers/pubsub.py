@@ -73,8 +73,8 @@ class PubSubEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Return the stream key.
 
-        If the subscription is a path in the connection's own project, the key contains only the name. A process that
-        cannot read the connection raises an error, because all processes must compute equal keys.
+        If the subscription is a path in the connection's own project, the key contains only the name. For a path, the
+        process must be able to read the connection. Otherwise two processes could compute different keys.
 
         Raises:
             ConfigurationError: The subscription is a path, and the connection cannot be read.

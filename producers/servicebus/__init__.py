@@ -1,7 +1,7 @@
 """Azure Service Bus: queues, subscriptions and sessions.
 
-The producer of a shared stream (`producer`) runs on the main event loop. The SDK works in a separate thread
-(`sdk.thread`), so that locks are renewed while a filter computes. These modules run in that thread:
+The producer of a shared stream (`producer`) runs on the main event loop. The stream's SDK client works in a separate
+thread (`sdk.thread`), so that locks are renewed while a filter computes. That thread runs:
 
 - `stream`: runs the receivers of a shared stream, and accepts sessions.
 - `link`: one receiver.

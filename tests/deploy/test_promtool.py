@@ -1,4 +1,4 @@
-"""Prometheus' own parser reads our rules, our queries and our metrics. Without promtool on PATH these tests skip."""
+"""Prometheus' own parser reads our rules, our queries and our metrics. Tests that need promtool are skipped without it."""
 
 from __future__ import annotations
 

@@ -24,9 +24,10 @@ from triggerer.processes.ipc import ChildChannel, _frame
 async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
     isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The arguments exceed the channel's buffer.
+    """The arguments exceed the channel's buffer, and the process never reads them, so the sending blocks.
 
-    An earlier version truncated them, and the process then misread later bytes.
+    An earlier version gave up in the middle of the arguments and used the process nevertheless. If the process was only
+    slow, it then read the next message as the rest of its arguments.
     """
     deaf = tmp_path / "python"
     deaf.write_text("#!/bin/sh\nexec sleep 300\n")

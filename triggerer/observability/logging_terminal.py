@@ -76,7 +76,7 @@ class Brief(logging.Filter):
 
 
 class TerminalRenderer:
-    """Renders a line as `08:01:33Z warning  event: subject, field=value: error (hint)`.
+    """Renders a line as `08:01:33Z warning event: subject, field=value: error (hint)`.
 
     Args:
         stream: The terminal. Its width is read for each line, because a window can be resized.

@@ -142,11 +142,12 @@ class KafkaRanges:
         """Check the ranges as `check` does, and return Spark's DataFrame of their messages.
 
         Args:
-            options: Further options of Spark's source. For an encrypted connection, give `kafka.security.protocol` and
-                the options of the login, because Spark's client does not read the configuration.
+            options: Further options of Spark's source. Spark's client does not read the configuration. So if the
+                connection has encryption or a login, give `kafka.security.protocol` and the options of the login.
         Raises:
-            BrokenRanges: There is no range, or `check` raises this error.
-            ConfigurationError: The connection is encrypted and `options` has no protocol, or `check` raises this error.
+            BrokenRanges: There is no range.
+            ConfigurationError: The connection has encryption or a login, and `options` has no protocol.
+            Errors of `check`.
         """
         found = self.check(
             connection=connection, bootstrap_servers=bootstrap_servers, on_data_loss=on_data_loss
@@ -159,10 +160,10 @@ class KafkaRanges:
 
 
 def _kafka() -> Any:
-    """Return the package of the Kafka producer, which contains the Kafka client.
+    """Return the package `producers.kafka`.
 
     Raises:
-        ConfigurationError: The package is not installed.
+        ConfigurationError: The extra `kafka` is not installed.
     """
     found = entry_points(group="triggerer.producers", name="kafka")
     try:

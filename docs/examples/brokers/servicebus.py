@@ -1,12 +1,12 @@
-"""Service Bus: Event Grid reports each new blob of a container to the topic `storage`.
+"""Service Bus: Event Grid reports each new blob of a storage account to the topic `storage`.
 
 The topic needs a subscription `triggerer`. This command lets Event Grid report new blobs to the topic:
 
     az eventgrid event-subscription create --name landing --source-resource-id "$STORAGE_ACCOUNT_ID" \
         --included-event-types Microsoft.Storage.BlobCreated --endpoint-type servicebustopic --endpoint "$TOPIC_ID"
 
-The events may be in Event Grid's own schema, or CloudEvents. A file in Data Lake Storage makes its event when it is
-closed.
+The events may have Event Grid's own schema, or be CloudEvents. A file in Data Lake Storage causes the asset event when
+the file is closed.
 """
 
 from triggerer import DAG, Asset, AssetWatcher, task

@@ -1,4 +1,4 @@
-"""No secret of the settings is in the output, in the process list, or in the environment of a task."""
+"""No secret in the settings appears in the output, in the list of processes, or in a variable of a task."""
 
 from __future__ import annotations
 

@@ -172,9 +172,10 @@ async def test_what_follows_a_failed_message_of_a_session_comes_after_it(session
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     make_queue: MakeQueue, session: str | None
 ) -> None:
-    """The messages in `left` fail unread: the watcher stopped at another message before it saw them.
+    """`resolve` answers as for a watcher that stopped at another message, and so has not read this one.
 
-    The producer releases these messages, and a release does not count as a delivery.
+    `left` has the number of such answers for each message. After each, the producer releases the message, and a release
+    does not count as a delivery.
     """
     queue = make_queue(max_delivery_count=1, requires_session=session is not None)
     values = numbered(9)

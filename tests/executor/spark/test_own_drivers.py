@@ -1,4 +1,4 @@
-"""Runs with a Spark application of their own: in the mode submit, or with settings that only a new JVM can have."""
+"""Runs with a Spark application of their own: in submit mode, or with settings that only a new JVM can have."""
 
 import pytest
 

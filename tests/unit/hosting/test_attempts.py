@@ -1,4 +1,4 @@
-"""A trigger that runs again after a failure is shown as failing until it has run for longer than before the failure."""
+"""How long a trigger that runs again after a failure is still shown as failing."""
 
 from __future__ import annotations
 

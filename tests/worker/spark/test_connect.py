@@ -86,8 +86,8 @@ def test_a_connect_session_works_like_a_classic_one_and_notices_its_servers_end(
             "print(how_it_ended(session))",
             tmp_path,
         )
-    # PySpark's hook at exit would send requests to the dead server for ten minutes. Our own hook prevents this, so the
-    # process has ended within `run_python`'s time limit.
+    # PySpark's hook at exit would send requests to the dead server until its retries are over. Our own hook prevents
+    # this.
     assert shown.splitlines() == [
         "3",
         "0",

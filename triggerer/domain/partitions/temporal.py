@@ -65,8 +65,8 @@ class TemporalMapper(PartitionMapper):
         self, decoded: datetime, *, length: timedelta | None = None
     ) -> tuple[str, ...]:
         if length is not None and self._is_skipped(decoded):
-            # The clock skips the beginning of this part. Timetables make no run for the rest of the part, so a roll-up
-            # must not wait for it.
+            # The clock skips the beginning of this part, such as an hour. A DAG that runs at each full hour has no run
+            # in this part, and so no event. A roll-up must not wait for one.
             return ()
         return self._written(self._input, decoded, length)
 

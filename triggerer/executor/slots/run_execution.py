@@ -179,8 +179,8 @@ class RunExecution:
             )
             return True
         has_begun = self._has_begun or (self._process is not None and not closed.unread)
-        # If the worker was ready, another process can begin the run. If the worker was not ready, the run fails,
-        # because the next worker would probably die, too.
+        # The run has not begun. If the worker had started well, another process may start the run. A worker that died
+        # during its own start fails the run, because the next worker would probably die there too.
         if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
             if death.code != 0:
                 _log.warning(

@@ -94,8 +94,8 @@ class Database:
     ) -> AsyncIterator[AsyncSession]:
         """Yield a session whose work is committed when the block ends, and discarded if it raises.
 
-        On SQLite the block has the write lock from its first line to its last. Keep the block short, await nothing else
-        in it, and never open a second transaction in it.
+        On SQLite the block has the write lock from its first line to its last. Keep the block short, await only this
+        session's calls in it, and never open a second transaction in it.
 
         Args:
             commit_timeout: How long to wait for the commit. After that its outcome is unknown. None: the timeout given
@@ -105,8 +105,8 @@ class Database:
             StoreRefused: Nothing was written. Trying again may succeed once tables, rights or the login are corrected.
             RowRefused: Nothing was written, and the database would refuse a second try too.
             OutcomeUnknown: The commit was sent, and no answer came.
-        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its deadline. No
-            checkpoint follows the commit, so the caller's lines up to its next await still run.
+        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its deadline. A
+            cancellation during the commit takes effect at the caller's next await after the block.
         """
         timeout = self._commit_timeout if commit_timeout is None else commit_timeout
         if self._turn is None:

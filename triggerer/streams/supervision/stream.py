@@ -101,8 +101,8 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # Drop the selectors of the member's watchers. A watcher without a selector wants every message. A
-                # member that replaces this one sets new selectors.
+                # The selectors may be out of date, so drop them. Until the member's replacement sets new ones, its
+                # watchers count as wanting every message, and miss none.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:

@@ -70,7 +70,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         return len(self._entries)
 
     def apply(self, metadata: Metadata) -> None:
-        """Apply yielded metadata as if the task had set it on the outlet, or added it to the alias."""
+        """Merge the yielded `extra` into the asset's entry, or add the event to the alias if the metadata name one."""
         if metadata.alias is not None:
             self[metadata.alias].add(metadata.asset, metadata.extra)
         else:
