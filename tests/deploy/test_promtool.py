@@ -1,4 +1,7 @@
-"""Prometheus' own parser reads our rules, our queries and our metrics. Tests that need promtool are skipped without it."""
+"""Prometheus' own parser reads our rules, our queries and our metrics.
+
+Without promtool, most of these tests are skipped.
+"""
 
 from __future__ import annotations
 
