@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as sdk
 from aiokafka.admin import AIOKafkaAdminClient
 
+from producers.kafka.connection.connecting import stop_consumer
 from producers.kafka.connection.topics import Topics
 from producers.kafka.errors import guarded
 from producers.kafka.positions.start import Start
@@ -43,7 +44,6 @@ async def measure_lag(
         BrokerRefused, BrokerUnavailable: From the brokers.
     """
     what = f"lag of group {group} at {settings.bootstrap_servers}"
-    admin = AIOKafkaAdminClient(**settings.client_arguments())
     consumer = AIOKafkaConsumer(**settings.reading_arguments())
     try:
         await guarded(consumer.start(), what)
@@ -58,8 +58,7 @@ async def measure_lag(
         ]
         if not partitions:
             return SourceLag(None, note=f"there is no topic {', '.join(topics)}")
-        await guarded(admin.start(), what)
-        committed = await _committed(admin, group, what)
+        committed = await _committed(settings, group, what)
         places = {one: found.offset for one, found in committed.items() if found.offset >= 0}
         rest = [one for one in partitions if one not in places]
         # If the group has commits, assume that a partition without a commit is new, and is read from its beginning.
@@ -67,9 +66,7 @@ async def measure_lag(
         places |= await begin.find(consumer, rest, what)
         ends: Any = await guarded(consumer.end_offsets(partitions), what)
     finally:
-        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            await consumer.stop()
-            await admin.close()
+        await stop_consumer(consumer, what)
     by_lane = {
         f"{one.topic}[{one.partition}]": max(ends[one] - places[one], 0)
         for one in sorted(partitions)
@@ -77,13 +74,20 @@ async def measure_lag(
     return SourceLag(sum(by_lane.values()), by_lane)
 
 
-async def _committed(admin: AIOKafkaAdminClient, group: str, what: str) -> Any:
-    while True:
-        try:
-            return await guarded(admin.list_consumer_group_offsets(group), what)
-        except BrokerUnavailable as error:
-            # Ask again while the group's coordinator moves to another broker, or while a new cluster creates the
-            # coordinator.
-            if not isinstance(error.__cause__, _MOVING):
-                raise
-            await anyio.sleep(_ASK_AGAIN_S)
+async def _committed(settings: KafkaSettings, group: str, what: str) -> Any:
+    """Return the group's commits by partition. An offset below 0 means that the partition has no commit."""
+    admin = AIOKafkaAdminClient(**settings.client_arguments())
+    try:
+        await guarded(admin.start(), what)
+        while True:
+            try:
+                return await guarded(admin.list_consumer_group_offsets(group), what)
+            except BrokerUnavailable as error:
+                # Ask again while the group's coordinator moves to another broker, or while a new cluster creates the
+                # coordinator.
+                if not isinstance(error.__cause__, _MOVING):
+                    raise
+                await anyio.sleep(_ASK_AGAIN_S)
+    finally:
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            await admin.close()

@@ -203,6 +203,19 @@ async def test_cloud_events_come_in_every_mode_and_once(
     ]
 
 
+async def test_cloud_events_whose_sources_and_ids_have_slashes_are_told_apart(api: Api) -> None:
+    pairs = [("/a", "b/c"), ("/a/b", "c"), ("/a", "b%2Fc"), ("/a", "b%252Fc"), ("/a/b/", "c")]
+    batch = [{**CLOUD_EVENT, "source": source, "id": id_} for source, id_ in pairs]
+    async with api.client() as client:
+        sent = {"content": json.dumps(batch), "headers": BATCH, "params": {"asset": "orders"}}
+        first = await client.post(f"{V1}/events", **sent)  # type: ignore[arg-type]
+        again = await client.post(f"{V1}/events", **sent)  # type: ignore[arg-type]
+    assert (first.status_code, again.status_code) == (201, 200)
+    events = first.json()["items"]
+    assert [(one["extra"]["source"], one["extra"]["id"]) for one in events] == pairs
+    assert len({one["id"] for one in events}) == len(pairs)
+
+
 async def test_a_hook_is_known_by_its_signature(api: Api) -> None:
     hooked = api.with_settings(hooks={"shop": HookSettings(asset="orders", secret="hush-hush")})
     body = json.dumps(CLOUD_EVENT).encode()

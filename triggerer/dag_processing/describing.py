@@ -293,7 +293,7 @@ def _watcher(
     if key is None and has_bookmark(kind):
         # The bookmark belongs to this watcher alone. The trigger's digest includes the watcher, so no other watcher
         # shares the trigger. The stream's digest is the watcher's, so it stays the same if the arguments change.
-        name = again.describe_stream() or classpath
+        name = stream_name(again.describe_stream(), classpath)
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)
     return ParsedWatcher(

@@ -186,17 +186,18 @@ async def record_start(session: AsyncSession, actor: Actor, backfill_id: int) ->
 
 
 async def refuse_second(session: AsyncSession, dag_id: str) -> None:
-    """Check that the DAG has no unfinished backfill.
+    """Check that the DAG has no unfinished backfill. Until the commit, no other transaction can pass this check.
 
     Raises:
         MoveRefused: The DAG has an unfinished backfill.
     """
-    for other in await listing.list_backfills(session, dag=dag_id, limit=1):
-        if other.state == "running":
-            raise MoveRefused(
-                f"the DAG {dag_id!r} has a backfill that has not ended: {other.id}",
-                hint=f"triggerer dags backfill --cancel {other.id}",
-            )
+    await creation.lock_dag(session, dag_id)
+    other = await listing.unfinished_backfill(session, dag_id)
+    if other is not None:
+        raise MoveRefused(
+            f"the DAG {dag_id!r} has a backfill that has not ended: {other}",
+            hint=f"triggerer dags backfill --cancel {other}",
+        )
 
 
 async def find_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:

@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import psutil
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
+from tests.services.brokers.kafka import KafkaServer
 from tests.services.brokers.kafka_client import KafkaClient
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
@@ -169,3 +171,9 @@ async def read(kafka: KafkaClient, topic: str, number: int) -> Driver:
     async with driving(producer_on(kafka.bootstrap_servers, topic, topic)) as driver:
         await driver.settled(number)
     return driver
+
+
+def connections_to(server: KafkaServer) -> int:
+    """Return how many sockets of this process are connected to the broker."""
+    there = psutil.Process().net_connections("tcp")
+    return sum(bool(one.raddr) and one.raddr.port == server.port for one in there)

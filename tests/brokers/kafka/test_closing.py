@@ -6,14 +6,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.group import JoinGroupRequest
 
 from producers.kafka import KafkaMessage
 from producers.kafka.connection import connecting
-from tests.brokers.kafka.driving import ACKED, Driver, driving, everything, producer_on
+from tests.brokers.kafka.driving import (
+    ACKED,
+    Driver,
+    connections_to,
+    driving,
+    everything,
+    producer_on,
+)
 from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import AdvanceOutcome
 
@@ -44,12 +50,6 @@ async def keeping_the_group(
         yield member
 
 
-def _connections(server: KafkaServer) -> int:
-    """How many sockets of this process are connected to the broker."""
-    there = psutil.Process().net_connections("tcp")
-    return sum(bool(one.raddr) and one.raddr.port == server.port for one in there)
-
-
 async def _is_drained(member: Driver) -> None:
     """Wait until the group asks this member to give up its partitions, because another member waits to join."""
     with anyio.fail_after(10):
@@ -77,12 +77,12 @@ async def test_one_that_is_closed_while_it_joins_does_not_wait_for_the_group(
 ) -> None:
     settings = {"group_instance_id": "joins"} if static else {}
     async with keeping_the_group(kafka_server, topic) as member:
-        before = _connections(kafka_server)
+        before = connections_to(kafka_server)
         joins = producer_on(kafka_server.bootstrap_servers, topic, topic, **settings)
         async with driving(joins) as driver:
             await _is_drained(member)
         assert cut_off == []
-        assert _connections(kafka_server) == before
+        assert connections_to(kafka_server) == before
         assert (driver.seen, driver.error) == ([], None)
 
 
@@ -167,7 +167,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
         with anyio.fail_after(10):
             await is_time.wait()
     assert cut_off == []
-    assert _connections(kafka_server) == 0
+    assert connections_to(kafka_server) == 0
     # The next member must get all messages that the first member has not committed. If the first member were still in
     # the group, the next member would wait 40 s for the end of its session.
     async with driving(producer_on(servers, topic, topic), everything) as after:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import uuid
 
 import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaConnectionError
 
 from producers.kafka.lag import measure_lag
 from producers.kafka.settings import KafkaSettings
-from tests.brokers.kafka.driving import driving, producer_on
+from tests.brokers.kafka.driving import connections_to, driving, producer_on
 from tests.services.brokers.kafka import KafkaServer
 from triggerer.abc import SourceLag
 from triggerer.errors import BrokerUnavailable
@@ -56,6 +59,26 @@ async def test_it_is_the_end_less_what_the_group_has_committed(
     kafka_server.produce(topic, [*"ijk"], partition=1)
     found = await measure_lag(settings, [topic], topic, "latest")
     assert found == SourceLag(3, {f"{topic}[0]": 0, f"{topic}[1]": 3})
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("gone"), asyncio.CancelledError()])
+async def test_a_consumer_that_cannot_be_stopped_leaves_no_connection_open(
+    kafka_server: KafkaServer,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    stop = AIOKafkaConsumer.stop
+
+    async def stop_and_raise(consumer: AIOKafkaConsumer) -> None:
+        await stop(consumer)
+        raise error
+
+    monkeypatch.setattr(AIOKafkaConsumer, "stop", stop_and_raise)
+    before = connections_to(kafka_server)
+    settings = settings_for(kafka_server.bootstrap_servers)
+    assert (await measure_lag(settings, [topic], "nobody-yet", "earliest")).messages == 7
+    assert connections_to(kafka_server) == before
 
 
 async def test_a_topic_that_is_not_there_has_no_figure(kafka_server: KafkaServer) -> None:

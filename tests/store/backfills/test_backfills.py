@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.actors import TESTER
@@ -33,6 +33,7 @@ from triggerer.operations.backfills import (
     plan_backfill,
     start_backfill,
 )
+from triggerer.operations.runs import retry_run
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
 from triggerer.store.backfills.execution import advance
@@ -276,6 +277,44 @@ async def test_a_dag_has_one_backfill_at_a_time(daily: Database) -> None:
     async with daily.reading() as session:
         found = await list_backfills(session, dag="d")
     assert [one.state for one in found] == ["running", "done"]
+
+
+async def test_no_backfill_starts_while_a_run_of_an_older_one_is_retried(daily: Database) -> None:
+    first = await _start(daily, 1, 1)
+    await _end(daily, 1, state="failed")
+    await _start(daily, 2, 2)
+    await _end(daily, 2)
+    async with daily.transaction() as session:
+        await retry_run(session, TESTER, "d", "backfill__2026-01-02T00:00:00.000000+00:00")
+    with pytest.raises(MoveRefused, match=f"has not ended: {first.id}"):
+        await _start(daily, 3, 4)
+
+
+async def test_of_two_backfills_that_start_at_the_same_time_one_is_refused(
+    postgres: Database,
+) -> None:
+    await add_dag(postgres, "d", DAILY, is_paused=True)
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    refused: list[str] = []
+
+    async def start_second() -> None:
+        try:
+            await _start(postgres, 1, 4, reprocess=Reprocess.ALL, max_active=2)
+        except MoveRefused as error:
+            refused.append(str(error))
+
+    # The first transaction stays open until the second waits for it. PostgreSQL announces no waiting.
+    async with anyio.create_task_group() as tasks, postgres.transaction() as session:
+        first = await start_backfill(session, TESTER, "d", day(1), day(4), max_active=2)
+        tasks.start_soon(start_second)
+        with anyio.fail_after(30):
+            while not await session.scalar(waiting):  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+    async with postgres.reading() as session:
+        assert [one.id for one in await list_backfills(session)] == [first.id]
+    assert len(await _days(postgres, "queued")) == 2
+    assert len(refused) == 1
+    assert f"has not ended: {first.id}" in refused[0]
 
 
 async def test_a_stale_dag_is_not_gone_on_with(daily: Database) -> None:

@@ -63,6 +63,21 @@ async def test_saves_of_one_stream_are_stored_in_their_order(watched: Database) 
         assert await writer.load(FENCE, "key") == 19
 
 
+async def test_an_earlier_value_is_saved_again_after_a_cancelled_save_became_durable(
+    watched: Database,
+) -> None:
+    async with writing(watched, []) as writer:
+        state = await opened(writer)
+        await state.save("a")
+        with anyio.move_on_after(0) as scope:
+            await state.save("b")
+        assert scope.cancelled_caught
+        await until(lambda: not state.is_saving)
+        assert await writer.load(FENCE, "key") == state.value == "b"
+        await state.save("a")
+        assert await writer.load(FENCE, "key") == state.value == "a"
+
+
 @pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_former_owner_saves_nothing_and_gets_an_error(watched: Database) -> None:
     fenced: list[Fence] = []

@@ -215,6 +215,45 @@ a = Asset("a", watchers=[AssetWatcher("w", Reads(1)), AssetWatcher("v", Reads(1)
     assert same == v
 
 
+NAMED_READS = """
+from triggerer import Asset, AssetWatcher, BaseEventTrigger
+class Reads(BaseEventTrigger):
+    def __init__(self, name): self.name = name
+    def serialize(self): return "reads.Reads", {"name": self.name}
+    async def run_from(self, bookmark): yield [], 1
+    def describe_stream(self): return self.name
+"""
+
+
+async def test_the_name_of_a_stream_with_a_bookmark_is_one_short_line(tmp_path: Path) -> None:
+    watchers = """
+a = Asset("a", watchers=[
+    AssetWatcher("lines", Reads("two\\nlines")),
+    AssetWatcher("long", Reads("x" * 1000)),
+    AssetWatcher("blank", Reads(" \\n")),
+])
+"""
+    parsed = await parse(tmp_path, reads=NAMED_READS + watchers)
+    assert parsed.errors == ()
+    lines, long, blank = (watcher.stream_key for watcher, _ in parsed.folder.watchers.values())
+    assert (lines, len(long), blank) == ("two lines", 200, "reads.Reads")
+
+
+async def test_a_stream_with_a_bookmark_whose_name_is_no_text_breaks_only_its_watcher(
+    tmp_path: Path,
+) -> None:
+    watchers = (
+        'a = Asset("a", watchers=[AssetWatcher("w", Reads("ok")), AssetWatcher("v", Reads(5))])\n'
+    )
+    parsed = await parse(tmp_path, reads=NAMED_READS + watchers)
+    (error,) = parsed.errors
+    assert error.reason == (
+        "watcher 'v' of asset 'a': describe_stream() must return a text or None, not 5"
+    )
+    ((watcher, _),) = parsed.folder.watchers.values()
+    assert watcher.name == "w"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [

@@ -124,11 +124,20 @@ async def _record(
     are_new = False
     async with api.use.changing() as session:
         for event in events:
-            key = f"ce/{event['source']}/{event['id']}"
+            key = _idempotency_key(event["source"], event["id"])
             view, is_new = await emit_once(session, actor, asset, event, key=key)
             stored.append(without_payloads(access, view))
             are_new = are_new or is_new
     return JsonResponse(whole(stored), status_code=201 if are_new else 200)
+
+
+def _idempotency_key(source: str, event_id: str) -> str:
+    """Return the key of a CloudEvent. Two events have one key only if both `source` and `id` are equal.
+
+    Both may contain slashes, so those of the id are escaped. Then the id is the part after the key's last slash.
+    """
+    escaped = event_id.replace("%", "%25").replace("/", "%2F")
+    return f"ce/{source}/{escaped}"
 
 
 def _events_in(body: bytes, headers: dict[str, str]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.backfills import Reprocess
@@ -14,12 +14,22 @@ from triggerer.domain.text.json_text import dump_json
 from triggerer.store.backfills.states import PENDING
 from triggerer.store.database.transactions import database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
-from triggerer.store.schema.models import Backfill, BackfillInterval, BackfillKey
+from triggerer.store.schema.models import Backfill, BackfillInterval, BackfillKey, Dag
 
 if TYPE_CHECKING:
     from triggerer.domain.timetables import DagRunInfo
 
 _AT_ONCE = 500
+
+
+async def lock_dag(session: AsyncSession, dag_id: str) -> None:
+    """Lock the DAG's row until the commit, so that transactions that start backfills of the DAG take turns.
+
+    Other transactions may still create runs of the DAG.
+    """
+    await session.execute(
+        select(Dag.dag_id).where(Dag.dag_id == dag_id).with_for_update(key_share=True)
+    )
 
 
 async def insert_backfill(

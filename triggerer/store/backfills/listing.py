@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import ACTIVE_STATES, RunState
@@ -81,6 +81,23 @@ async def list_backfills(
 async def count_backfills(session: AsyncSession, **filters: Any) -> Count:
     """Count the backfills that `list_backfills` returns with these filters."""
     return counted(len(await list_backfills(session, limit=MOST_COUNTED + 1, **filters)))
+
+
+async def unfinished_backfill(session: AsyncSession, dag_id: str) -> int | None:
+    """Return the id of the DAG's newest backfill in the state `running`, or None if there is none."""
+    parts = [
+        exists().where(part.backfill_id == Backfill.id, part.state == PENDING)
+        for part in (BackfillInterval, BackfillKey)
+    ]
+    is_active = DagRun.state.in_([state.value for state in ACTIVE_STATES])
+    found: int | None = await session.scalar(
+        select(Backfill.id)
+        .where(Backfill.dag_id == dag_id, Backfill.cancelled_at.is_(None))
+        .where(or_(*parts, exists().where(DagRun.backfill_id == Backfill.id, is_active)))
+        .order_by(Backfill.id.desc())
+        .limit(1)
+    )
+    return found
 
 
 async def existing_runs(

@@ -107,10 +107,12 @@ class StoredState(StreamState):
         failures: list[Exception] = []
 
         def on_answer(error: Exception | None) -> None:
-            if error is not None:
+            # This also runs if the task that waits in `save` was cancelled.
+            if error is None:
+                self._mark_stored(encoded)
+            else:
                 failures.append(error)
             done.set()
-            # This also runs if the task that waits in `save` was cancelled.
             self._saving -= 1
             self.on_saved()
 
@@ -119,7 +121,6 @@ class StoredState(StreamState):
         await done.wait()
         if failures:
             raise failures[0]
-        self._mark_stored(encoded)
 
 
 def encode_state(value: Any) -> bytes:

@@ -190,8 +190,12 @@ class Kept(Sink):
     def __init__(self) -> None:
         super().__init__()
         self.rows: dict[str, LanePosition] = {}
-        self.ended: set[int] = set()
+        self.ends: list[int] = []
         self.ends_are_lost = False
+
+    @property
+    def ended(self) -> set[int]:
+        return set(self.ends)
 
     def submit_nowait(self, *given: Any) -> None:
         change = given[0]
@@ -212,7 +216,7 @@ class Kept(Sink):
     def end_replay_nowait(self, end: ReplayEnd) -> None:
         self.changed.notify_all()
         if not self.ends_are_lost:
-            self.ended.add(end.request)
+            self.ends.append(end.request)
             end.on_done(None)
 
     def keys(self, scene: Scene) -> list[str]:
@@ -344,6 +348,49 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
     made = [key for watcher, key, _ in sink.events if watcher == 1]
     begins = f"{scene.broker.identity}/0/"
     assert {f"{begins}{number}#r7" for number in range(3)} < set(made)
+
+
+async def test_a_replay_begins_once_although_a_watcher_with_another_replay_is_deleted_meanwhile(
+    scene: Scene,
+) -> None:
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, member):
+        (other,) = manager.add([_spec(scene, "other", 2, sink)])
+        scene.publish(*range(3))
+        await sink.until(lambda: len(sink.events) == 6)
+        sink.delayed_positions = []
+        manager.rewind(member, [AGAIN])
+        manager.rewind(other, [ReplayRequest(8, 2, None, True)])
+        await sink.until(lambda: bool(sink.delayed_positions))
+        manager.remove(other, on_purpose=True)
+        await anyio.wait_all_tasks_blocked()
+        assert [change.watcher_id for change in sink.delayed_positions] == [1]
+        sink.release()
+        await sink.until(lambda: len(sink.events) == 9)
+    assert sink.ends == [7]
+
+
+async def test_a_replay_begins_once_although_the_store_answers_late_for_a_deleted_watcher(
+    scene: Scene,
+) -> None:
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, member):
+        (other,) = manager.add([_spec(scene, "other", 2, sink)])
+        scene.publish(*range(3))
+        await sink.until(lambda: len(sink.events) == 6)
+        delayed: list[PositionChange] = []
+        sink.delayed_positions = delayed
+        manager.rewind(member, [AGAIN])
+        manager.rewind(other, [ReplayRequest(8, 2, None, True)])
+        await sink.until(lambda: bool(delayed))
+        manager.remove(member, on_purpose=True)
+        await sink.until(lambda: len(delayed) == 2)
+        delayed.pop(0).on_done(None)
+        await anyio.wait_all_tasks_blocked()
+        assert [change.watcher_id for change in delayed] == [2]
+        sink.release()
+        await sink.until(lambda: len(sink.events) == 9)
+    assert sink.ends == [8]
 
 
 @pytest.mark.parametrize("reemit", [False, True])

@@ -69,9 +69,11 @@ class Replays:
         """The ids of all requests that were ever added. The store may return a request again after it was carried out.
         """
         self._open: dict[int, ReplayRequest] = {}
+        self._storing: ReplayRequest | None = None
+        """The request whose positions, or whose end, is being stored. It may no longer be open."""
         self._stored = anyio.Event()
         self._stored.set()
-        """Set while no position is being stored."""
+        """Set while `_storing` is None."""
         self._ended = Notifier()
         """Wakes `wait_until_restored` when a request is no longer open."""
         self._restored_to: dict[datetime | None, Mapping[Hashable, Position]] = {}
@@ -188,7 +190,7 @@ class Replays:
         if unstorable:
             raise _Impossible(f"positions in the lane {unstorable[0]!r} cannot be stored")
         waits_for = len(lanes) + 1
-        self._stored = anyio.Event()
+        self._begin_storing(request)
         failure: Exception | None = None
 
         def on_answer(error: Exception | None) -> None:
@@ -215,7 +217,7 @@ class Replays:
         """Delete the request's row if all positions are durable. Otherwise the replay is tried again."""
         if isinstance(failure, GroupEnded):
             # The request stays open for the next group.
-            self._stored.set()
+            self._end_storing(request)
         elif failure is not None:
             # The stream's next owner finds the request's row, and repeats the replay.
             self._show(request, failure)
@@ -234,7 +236,7 @@ class Replays:
         if found is None or not self._backlogs.is_enabled:
             self._release(request)
         else:
-            self._stored = anyio.Event()
+            self._begin_storing(request)
             self._submit_end(request, found[1])
 
     def _submit_end(self, request: ReplayRequest, fence: Fence) -> None:
@@ -250,11 +252,20 @@ class Replays:
         self._open.pop(request.id, None)
         if not any(one.watcher_id == request.watcher_id for one in self._open.values()):
             self._backlogs.rewinding.discard(request.watcher_id)
-        self._stored.set()
+        self._end_storing(request)
         self._ended.notify_all()
         found = self._find(request)
         if found is not None:
             self._on_change(found[0])
+
+    def _begin_storing(self, request: ReplayRequest) -> None:
+        self._storing, self._stored = request, anyio.Event()
+
+    def _end_storing(self, request: ReplayRequest) -> None:
+        """Let `run` continue, unless it waits for another request. Then this request was forgotten."""
+        if self._storing is request:
+            self._storing = None
+            self._stored.set()
 
     def _find(self, request: ReplayRequest) -> tuple[WatcherRef, Fence] | None:
         for member in self._members:
