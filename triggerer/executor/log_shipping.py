@@ -161,7 +161,11 @@ class LogShipper:
             self._waiting[file] = None
             raise
         if file not in self._waiting:
-            await to_thread.run_sync(lambda: self._marker_path(file).unlink(missing_ok=True))
+            try:
+                await to_thread.run_sync(lambda: self._marker_path(file).unlink(missing_ok=True))
+            except OSError as error:
+                # The next process finds the marker, and copies the log again.
+                _log.warning("the marker of a log cannot be deleted", log=file, error=str(error))
 
     def _file(self, log_path: str) -> str:
         return Path(log_path).relative_to(self._logs).as_posix()
