@@ -210,3 +210,19 @@ async def test_a_marker_that_cannot_be_deleted_stops_no_copies(
         "the marker of a log cannot be deleted",
         "prints/first.log",
     )
+
+
+async def test_a_marker_that_cannot_be_written_keeps_no_other_from_being_written(
+    house: House, bucket: LogBucket
+) -> None:
+    first, second = write_log(house, "first"), write_log(house, "second")
+    with capture_logs() as said:
+        async with shipping(shipper_of(house, bucket)) as shipper:
+            spoil_marker(house, first)
+            shipper.expect(str(first))
+            shipper.expect(str(second))
+            await until(lambda: len(markers(house)) == 2)
+            await until(lambda: len(said) > 0)
+    (warning,) = said
+    assert warning["event"] == "the markers of logs cannot be written"
+    assert (warning["log_level"], warning["logs"]) == ("warning", 1)
