@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 from sqlalchemy import update
+from structlog.testing import capture_logs
 
 from tests.api.conftest import Api
 from triggerer.domain.log_requests import LogRequest, read_request
@@ -58,6 +60,22 @@ async def test_the_api_passes_on_the_log_of_another_machine(api: Api, tmp_path: 
     assert tail.content == b"line 49999\n"
     assert tail.headers["x-log-size"] == str(len(whole))
     assert followed.content == download.content == whole
+
+
+async def test_an_error_while_a_log_is_sent_does_not_become_a_part_of_the_log(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(log: object, size: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(anyio.AsyncFile, "read", read)
+    async with other_machine(api, tmp_path / "there"), api.client("viewer") as client:
+        with capture_logs() as lines:
+            answer = await client.get(LOGS, params={"limit": 14})
+    assert answer.status_code == 503
+    assert "does not send the log" in answer.text
+    (warning,) = [line for line in lines if line["event"] == "a log cannot be sent"]
+    assert "Input/output error" in warning["error"]
 
 
 async def test_a_log_that_no_machine_serves_names_the_machine_that_has_it(api: Api) -> None:

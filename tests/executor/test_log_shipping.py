@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -178,3 +179,50 @@ async def test_a_copy_that_a_stop_interrupts_leaves_no_parts_in_the_bucket(
             await opened.put("team/here/endless/manual__1.log", endless())
     assert bucket.list() == []
     assert "Uploads" not in bucket.sdk.list_multipart_uploads(Bucket=bucket.name)
+
+
+def write_log(house: House, name: str) -> Path:
+    log = house.home / "logs" / "prints" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"whole")
+    return log
+
+
+def spoil_marker(house: House, log: Path) -> None:
+    """Make a folder at the path of the log's marker, so that the marker can be neither written nor deleted."""
+    file = log.relative_to(house.home / "logs").as_posix()
+    (house.home / "unshipped" / hashlib.sha256(file.encode()).hexdigest()).mkdir()
+
+
+async def test_a_marker_that_cannot_be_deleted_stops_no_copies(
+    house: House, bucket: LogBucket
+) -> None:
+    first, second = write_log(house, "first"), write_log(house, "second")
+    with capture_logs() as said:
+        async with shipping(shipper_of(house, bucket)) as shipper:
+            spoil_marker(house, first)
+            shipper.ship(str(first))
+            await until(lambda: len(bucket.list()) == 1)
+            shipper.ship(str(second))
+            await until(lambda: len(bucket.list()) == 2)
+    (warning,) = [one for one in said if one["log_level"] == "warning"]
+    assert (warning["event"], warning["log"]) == (
+        "the marker of a log cannot be deleted",
+        "prints/first.log",
+    )
+
+
+async def test_a_marker_that_cannot_be_written_keeps_no_other_from_being_written(
+    house: House, bucket: LogBucket
+) -> None:
+    first, second = write_log(house, "first"), write_log(house, "second")
+    with capture_logs() as said:
+        async with shipping(shipper_of(house, bucket)) as shipper:
+            spoil_marker(house, first)
+            shipper.expect(str(first))
+            shipper.expect(str(second))
+            await until(lambda: len(markers(house)) == 2)
+            await until(lambda: len(said) > 0)
+    (warning,) = said
+    assert warning["event"] == "the markers of logs cannot be written"
+    assert (warning["log_level"], warning["logs"]) == ("warning", 1)

@@ -113,15 +113,25 @@ class LogServer:
 async def _send_part(
     stream: SocketStream, log: anyio.AsyncFile[bytes], request: LogRequest
 ) -> None:
+    """Send the head and the requested bytes. If the log cannot be read to the end, some bytes are missing.
+
+    Raises:
+        OSError: The log cannot be read, and no head was sent.
+    """
     size = await log.seek(0, 2)
     start = max(0, size + request.start) if request.start < 0 else request.start
     left = max(0, min(request.limit, size - start))
     hole = next_hole(log.wrapped.fileno(), start)
     await _send_head(stream, size=size, start=start, length=left, hole=hole)
-    await log.seek(start)
-    while left and (chunk := await log.read(min(left, _CHUNK_BYTES))):
-        left -= len(chunk)
-        await stream.send(chunk)
+    try:
+        await log.seek(start)
+        while left and (chunk := await log.read(min(left, _CHUNK_BYTES))):
+            left -= len(chunk)
+            await stream.send(chunk)
+    except OSError as error:
+        # The client takes everything after the head for bytes of the log. It reports an error, because it gets fewer
+        # bytes than the head says.
+        _log.warning("a log cannot be sent", log=log.name, error=str(error))
 
 
 async def _send_head(stream: SocketStream, **head: object) -> None:

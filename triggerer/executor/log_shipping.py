@@ -105,16 +105,33 @@ class LogShipper:
 
         A thread writes the markers, because the file system may hang. A run begins without waiting for its marker.
         """
+        failures = 0
         while True:
             await self._has_expected.wait()
             files, self._expected = self._expected, []
-            # Ignore errors: the marker of a log is needed only if this process dies before it has copied the log.
-            with suppress(OSError):
-                await to_thread.run_sync(self._write_marker_files, files, abandon_on_cancel=True)
+            errors = await to_thread.run_sync(
+                self._write_marker_files, files, abandon_on_cancel=True
+            )
+            failures = failures + 1 if errors else 0
+            if errors:
+                # Go on: the marker of a log is needed only if this process dies before it has copied the log.
+                warn_seldom(
+                    _log,
+                    failures,
+                    "the markers of logs cannot be written",
+                    logs=len(errors),
+                    error=str(errors[0]),
+                )
 
-    def _write_marker_files(self, files: list[str]) -> None:
+    def _write_marker_files(self, files: list[str]) -> list[OSError]:
+        """Write a marker for each of these logs. Return the errors of the markers that cannot be written."""
+        errors = []
         for file in files:
-            self._marker_path(file).write_text(file)
+            try:
+                self._marker_path(file).write_text(file)
+            except OSError as error:
+                errors.append(error)
+        return errors
 
     def _find_left(self) -> None:
         self._markers.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -161,7 +178,11 @@ class LogShipper:
             self._waiting[file] = None
             raise
         if file not in self._waiting:
-            await to_thread.run_sync(lambda: self._marker_path(file).unlink(missing_ok=True))
+            try:
+                await to_thread.run_sync(lambda: self._marker_path(file).unlink(missing_ok=True))
+            except OSError as error:
+                # The next process finds the marker, and copies the log again.
+                _log.warning("the marker of a log cannot be deleted", log=file, error=str(error))
 
     def _file(self, log_path: str) -> str:
         return Path(log_path).relative_to(self._logs).as_posix()

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from triggerer.domain.notifications import NotificationText
 from triggerer.errors import ConfigurationError
@@ -21,8 +22,10 @@ _CHECK_TIMEOUT: Final = timedelta(seconds=60)
 
 Numbered = tuple[int, NotificationText]
 """A message with its id."""
+Outcome = tuple[int, str | None]
+"""The id of a message and the error; None: the target accepted the message."""
 OnOutcome = Callable[[int, str | None], Awaitable[None]]
-"""Called with the id of a message and the error; None: the target accepted the message."""
+"""Called with the parts of an `Outcome`."""
 
 
 async def check_targets(urls: Mapping[str, str]) -> None:
@@ -39,13 +42,14 @@ async def check_targets(urls: Mapping[str, str]) -> None:
     require_apprise()
     refused: list[str] | None = None
 
-    async def take(frame: dict[str, Any]) -> None:
+    def take(frame: dict[str, Any]) -> None:
         nonlocal refused
         refused = frame.get("refused")
 
     with anyio.move_on_after(_CHECK_TIMEOUT.total_seconds()):
         try:
-            await _converse({"type": "check", "urls": dict(urls)}, take)
+            process = await _start()
+            await _converse(process, {"type": "check", "urls": dict(urls)}, take)
         except OSError as error:
             raise ConfigurationError(f"[notify] urls cannot be checked: {error}") from error
     if refused is None:
@@ -66,39 +70,57 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    `on_outcome` is called for each message that was tried. If the deadline comes or the child process dies, a message
-    may have been sent without an answer. So `on_outcome` is then called with an error for the next message of each
-    target that has messages left and has refused none.
+    `on_outcome` is called for each message that was tried, in the order of the outcomes. If the deadline comes or the
+    child process dies, a message may have been sent without an answer. So `on_outcome` is then called with an error for
+    the next message of each target that has messages left and has refused none.
+
+    The deadline does not interrupt `on_outcome`. Otherwise, while the store is slow, the outcomes of accepted messages
+    would be lost, and the messages would be sent again.
 
     Args:
         urls: The URLs by the names of their targets.
         messages: The messages by the names of their targets.
-        deadline: The sending is ended after this time.
+        deadline: The sending is ended after this time. The calls of `on_outcome` may take longer.
     Raises:
         OSError: No process can be started.
     Cancellation: The sending is ended. Some messages without an outcome may have been sent.
     """
     left = {target: [id_ for id_, _ in many] for target, many in messages.items()}
     target_of = {id_: target for target, ids in left.items() for id_ in ids}
+    order = _order(urls, messages)
+    # Start the process outside the group, because the group would wrap an `OSError` in an `ExceptionGroup`.
+    process = await _start()
+    # A message has at most one outcome, so the buffer has room for every outcome.
+    outcomes, to_pass_on = anyio.create_memory_object_stream[Outcome](len(target_of))
 
-    async def take(frame: dict[str, Any]) -> None:
+    def take(frame: dict[str, Any]) -> None:
         if frame["type"] == "end":
             return
-        target = target_of[frame["id"]]
-        left[target].remove(frame["id"])
-        if frame["error"] is not None:
+        id_, error = frame["id"], frame["error"]
+        target = target_of[id_]
+        left[target].remove(id_)
+        if error is not None:
             # The child does not try the target's other messages.
             del left[target]
-        await on_outcome(frame["id"], frame["error"])
+        outcomes.send_nowait((id_, error))
 
-    reason = f"no answer within {deadline.total_seconds():g} s"
-    with anyio.move_on_after(deadline.total_seconds()):
-        if await _converse(_order(urls, messages), take):
-            return
-        reason = "the process that sends ended"
-    for ids in left.values():
-        if ids:
-            await on_outcome(ids[0], reason)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_pass_on, to_pass_on, on_outcome)
+        with outcomes:
+            reason = f"no answer within {deadline.total_seconds():g} s"
+            with anyio.move_on_after(deadline.total_seconds()):
+                if await _converse(process, order, take):
+                    return
+                reason = "the process that sends ended"
+            for ids in left.values():
+                if ids:
+                    outcomes.send_nowait((ids[0], reason))
+
+
+async def _pass_on(outcomes: MemoryObjectReceiveStream[Outcome], on_outcome: OnOutcome) -> None:
+    with outcomes:
+        async for id_, error in outcomes:
+            await on_outcome(id_, error)
 
 
 def _order(urls: Mapping[str, str], messages: Mapping[str, Sequence[Numbered]]) -> dict[str, Any]:
@@ -112,18 +134,19 @@ def _order(urls: Mapping[str, str], messages: Mapping[str, Sequence[Numbered]]) 
     return {"type": "send", "targets": targets}
 
 
+async def _start() -> ChildProcess:
+    # The output is captured and not shown, because a library may print an error with a secret.
+    return await ChildProcess.start(_MODULE, captures_output=True)
+
+
 async def _converse(
-    order: dict[str, Any], take: Callable[[dict[str, Any]], Awaitable[None]]
+    process: ChildProcess, order: dict[str, Any], take: Callable[[dict[str, Any]], None]
 ) -> bool:
-    """Send an order to a new child process, and pass the child's frames to `take`.
+    """Send an order to a new child process, pass the child's frames to `take`, and end the child.
 
     Returns:
         True if the child has finished the order. False if it ended earlier.
-    Raises:
-        OSError: The process cannot be started.
     """
-    # The output is captured and not shown, because a library may print an error with a secret.
-    process = await ChildProcess.start(_MODULE, captures_output=True)
     has_ended = False
     try:
         async with anyio.create_task_group() as tasks:
@@ -133,7 +156,7 @@ async def _converse(
                 while not has_ended:
                     frame = await process.channel.receive()
                     has_ended = frame["type"] == "end"
-                    await take(frame)
+                    take(frame)
             tasks.cancel_scope.cancel()
     finally:
         await process.aclose()

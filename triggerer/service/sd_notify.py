@@ -16,6 +16,8 @@ from typing import Final
 import anyio
 import structlog
 
+from triggerer.synchronization import AutoResetEvent
+
 _log = structlog.get_logger(__name__)
 
 _SEND_AGAIN_S: Final = 1.0
@@ -24,8 +26,8 @@ _SEND_AGAIN_S: Final = 1.0
 class SystemdNotifier:
     """Sends states to the service manager; does nothing if there is none.
 
-    Sending never waits. A state that the manager does not accept at once is sent again together with the next state or
-    ping. `READY` is sent again each second.
+    Sending never waits. A state that the manager does not accept at once is sent again together with the next state,
+    and each second while the service is serving.
 
     Args:
         address: A path, or `@` and an abstract name; None if there is no manager.
@@ -37,6 +39,8 @@ class SystemdNotifier:
         self._watchdog = watchdog
         self._unsent: dict[str, str] = {}
         self._has_failed = False
+        self._needs_repeat = AutoResetEvent()
+        """Wakes `_keep_telling` when a state was not accepted."""
         self._is_stopping = False
 
     @classmethod
@@ -87,7 +91,10 @@ class SystemdNotifier:
                 self._tell(WATCHDOG="1")
             elif self._unsent:
                 self._tell()
-            await anyio.sleep(min(interval, _SEND_AGAIN_S) if self._unsent else interval)
+            if self._unsent:
+                await anyio.sleep(min(interval, _SEND_AGAIN_S))
+            else:
+                await self._needs_repeat.wait_for(interval)
 
     def _tell(self, **state: str) -> None:
         if self._address is None:
@@ -104,8 +111,10 @@ class SystemdNotifier:
                     error=str(error),
                 )
             self._has_failed = True
+            self._needs_repeat.set()
         else:
             self._has_failed = False
+            self._needs_repeat.clear()
             self._unsent.clear()
 
 

@@ -302,6 +302,7 @@ class _Attempt:
             context,
             self._worker.dags_folder,
             on_start=functools.partial(self._start, spark),
+            on_failed_try=functools.partial(self._worker.on_start, self._order.run_pk),
             cancel_work=spark.cancel_task,
             on_abandoned=functools.partial(self._abandon, spark),
             await_end=spark.await_end,

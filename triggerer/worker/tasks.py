@@ -49,8 +49,9 @@ class TaskRunner:
     """Executes tasks of one attempt of a run: in the main thread, or each in its own thread if tasks run side by side.
 
     Args:
-        on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
-            failed and the task waits, see `TaskStart`.
+        on_start: Called at each try before the user's code starts.
+        on_failed_try: Called with the start of a failed try, without its timeout, before the task waits for its retry
+            or for the end of its work on Spark.
         cancel_work: Ends the Spark work of the task with this id. Called from another thread when the task's time is
             up, and only if tasks run side by side.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may continue.
@@ -66,6 +67,7 @@ class TaskRunner:
         dags_folder: Path,
         *,
         on_start: Callable[[TaskStart], None],
+        on_failed_try: Callable[[TaskStart], None],
         cancel_work: Callable[[str], None],
         on_abandoned: Callable[[], None],
         await_end: Callable[[], None],
@@ -74,6 +76,7 @@ class TaskRunner:
         self._context = context
         self._dags_folder = dags_folder
         self._on_start = on_start
+        self._on_failed_try = on_failed_try
         self._cancel_work = cancel_work
         self._on_abandoned = on_abandoned
         self._await_end = await_end
@@ -123,7 +126,7 @@ class TaskRunner:
             if is_last and not has_timed_out:
                 break
             # The try is over, so its timeout must not apply to the wait.
-            self._on_start(dataclasses.replace(start, timeout_s=None))
+            self._on_failed_try(dataclasses.replace(start, timeout_s=None))
             try:
                 if is_last:
                     # A run must no longer change data once its end is stored.

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -104,6 +105,32 @@ async def test_events_that_cannot_be_spooled_come_by_pages(
     async with house.executor():
         (run,) = await house.ended(pk)
     assert "sys.exit(0)" in (run.error or "")
+
+
+async def test_a_run_that_ends_while_it_waits_for_its_files_leaves_no_files(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triggerer.executor.spooling.spools._AT_ONCE", 1)
+    await house.add_dag("reads", READS)
+    (pk,) = await house.queue("reads", state="failed")
+    await house.trigger_with(pk, "reads", "x-in", [{"n": n} for n in range(25_000)])
+    await house.change_run(pk, state="queued")
+    async with house.executor() as executor:
+        limit = executor._spools._limit  # noqa: SLF001
+        async with limit:
+            await until(lambda: limit.statistics().tasks_waiting == 1)
+            await house.cancel(pk)
+            await until(lambda: not executor.executing)
+            assert limit.statistics().tasks_waiting == 0
+        (run,) = await house.ended(pk)
+        assert run.state == "cancelled"
+        assert list((house.home / "spool").glob("*/run-*")) == []
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(30):
+        while not holds():  # noqa: ASYNC110  (a limiter has no event)
+            await anyio.sleep(0.02)
 
 
 SPARK = """

@@ -144,6 +144,30 @@ def test_a_manager_that_comes_later_is_told_what_it_did_not_hear(tmp_path: Path,
     assert [list(log["unsent"]) for log in logs] == [["READY", "STATUS"], ["STOPPING", "STATUS"]]
 
 
+@pytest.mark.parametrize("watchdog", [None, timedelta(hours=1)], ids=["plain", "watchdog"])
+def test_a_status_that_the_manager_does_not_accept_is_sent_again_each_second(
+    manager: NotifySocket, run: Run, watchdog: timedelta | None
+) -> None:
+    notifier = SystemdNotifier(manager.address, watchdog)
+
+    async def serve() -> None:
+        async with notifier.serving("Running"):
+            await anyio.sleep(60)
+            manager.read()
+            manager.fill()
+            notifier.tell_status("The database is away")
+            await anyio.sleep(10)
+            manager.read()
+            await anyio.sleep(2)
+            (lines,) = manager.read()
+            assert "STATUS=The database is away" in lines
+            await anyio.sleep(60)
+            assert manager.read() == []
+
+    with capture_logs():
+        run(serve)
+
+
 def test_without_a_manager_nothing_happens(run: Run) -> None:
     notifier = SystemdNotifier.from_environment({})
 

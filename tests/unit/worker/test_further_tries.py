@@ -31,6 +31,7 @@ def _execute(
         context,
         Path(),
         on_start=lambda start: None,
+        on_failed_try=lambda start: None,
         cancel_work=lambda task_id: None,
         on_abandoned=lambda: None,
         await_end=await_end,

@@ -11,6 +11,7 @@ from typing import Final
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 
 from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
@@ -123,20 +124,34 @@ class RunExecution:
     async def follow(self, process: RunHandle) -> None:
         """Send the order, store what the process reports, and answer its queries, until it reports the run's end.
 
+        When this method ends, no query is being answered any longer.
+
         Raises:
             ChannelClosed: The process or its worker died. Call `end_after_death`.
         """
-        tokens = self.services.tokens
-        try:
-            given = self.order if tokens is None else await tokens.add_to(self.order)
-            await process.send(message("run", run=given))
-            while not await self._handle_frame(process):
-                pass
-        finally:
-            self._timers.stop()
-            process.reader_done.set()
+        closed: ChannelClosed | None = None
+        # The group ends the answers with the run. So `Spools` writes no files after the files of the run were deleted.
+        async with anyio.create_task_group() as answers:
+            try:
+                await self._follow(process, answers)
+            except ChannelClosed as error:
+                # The group would wrap the error in an `ExceptionGroup`.
+                closed = error
+            finally:
+                self._timers.stop()
+                process.reader_done.set()
+                answers.cancel_scope.cancel()
+        if closed is not None:
+            raise closed
 
-    async def _handle_frame(self, process: RunHandle) -> bool:
+    async def _follow(self, process: RunHandle, answers: TaskGroup) -> None:
+        tokens = self.services.tokens
+        given = self.order if tokens is None else await tokens.add_to(self.order)
+        await process.send(message("run", run=given))
+        while not await self._handle_frame(process, answers):
+            pass
+
+    async def _handle_frame(self, process: RunHandle, answers: TaskGroup) -> bool:
         """Wait for the next frame, and return whether it reports the run's end."""
         frame = await process.receive()
         if frame["run"] != self.order.run_pk:
@@ -156,7 +171,7 @@ class RunExecution:
             case "progress":
                 self.worker.tasks.start_soon(self._progress.write, frame["progress"])
             case "query":
-                self.worker.tasks.start_soon(self._answer, process, frame)
+                answers.start_soon(self._answer, process, frame)
         return False
 
     async def stop(self, grace: timedelta) -> None:
