@@ -39,13 +39,13 @@ _MAX_DAGS: Final = 100
 class Scheduler:
     """Creates the runs that assets and timetables ask for. Several schedulers can run at once.
 
-    No two schedulers create the same run: each scheduler locks the DAG's row while it decides, or creates the run only
-    if the row has not changed since it was read. The id of a timed run contains its instant, so a second run for the
-    instant cannot be inserted. One transaction creates a run and takes its events, so no two runs of a DAG take the
-    same event. (Runs of different partition keys may share an event.) The scheduler never loads a DAG's file.
+    No two schedulers create the same run. A scheduler locks the DAG's row while it decides, or creates the run only if
+    the row has not changed since it was read. The id of a timed run contains its instant, so a second run for the
+    instant cannot be inserted. One transaction creates a run and takes its events. So no two runs of a DAG take the
+    same event, except runs of different partition keys. The scheduler never loads a DAG's file.
 
-    The scheduler sleeps until a commit wakes it, or until an alarm: the time of a DAG's next timed run, or the end of
-    its `min_run_gap` or `quiet_period`. Alarms are computed from the database's time, and awaited by a monotonic clock.
+    The scheduler sleeps until a commit wakes it, or until an alarm, such as the time of a DAG's next timed run or the
+    end of its `min_run_gap`. Alarms are computed from the database's time, and awaited by a monotonic clock.
 
     Every `sweep_interval`, a sweep reads from the database which DAGs have queued events and when timed runs are due.
     So the sweep finds events whose wake-up was lost. If the clock of the database or of the host was set, the sweep
@@ -190,9 +190,9 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # Look at all timed DAGs again if a clock was set. With another database clock, a DAG may be due long before its
-        # alarm. With a wrong host clock, timetables may have answered wrongly. The first sweep looks at all timed DAGs
-        # too, because a clock may have been set while no scheduler ran.
+        # If a clock was set, look at all timed DAGs again. If the database's clock was set forward, a DAG may be due
+        # long before its alarm. If the host's clock was wrong, timetables may have answered wrongly. The first sweep
+        # looks at all timed DAGs too, because a clock may have been set while no scheduler was running.
         ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None

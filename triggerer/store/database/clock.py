@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 Now = Callable[[], datetime]
 NOW_KEY: Final = "triggerer.now"
-"""The key under which the `info` of a SQLAlchemy session has the session's `Now`."""
+"""The key of the session's clock (`Now`) in the dict `info` of a SQLAlchemy session."""
 
 
 def utc_now() -> datetime:
@@ -27,7 +27,7 @@ def utc_now() -> datetime:
 class TurnClock:
     """The host's time, read only once in each turn of the event loop.
 
-    All events that are submitted in one turn have this instant, so it is formatted only once, too.
+    So all events that are submitted in one turn have the same timestamp, which is then formatted only once.
     """
 
     def __init__(self) -> None:

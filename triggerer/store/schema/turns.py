@@ -48,8 +48,8 @@ async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
 
 
 async def _wait_for_turn(connection: AsyncConnection, name: str) -> None:
-    # Poll for the lock. CREATE INDEX CONCURRENTLY in the other process waits for all running statements, so a statement
-    # that waited for the lock would make both processes wait for ever.
+    # Poll for the lock. A statement that waited for it could cause a deadlock: CREATE INDEX CONCURRENTLY in the process
+    # that has the lock waits for the transactions of other sessions, also for that of the waiting statement.
     has_said = False
     while not await connection.scalar(_TRY, {"key": _LOCK}):
         if not has_said:

@@ -30,8 +30,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-# Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message to park
-# (`key`) is not counted, because it may be stored already.
+# Reads how many messages and bytes are stored for a watcher, and how many bytes are stored for all watchers. If the
+# message to park (`key`) is stored already, it is not counted.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
@@ -214,7 +214,7 @@ def _store(
     size_bytes = sum(len(what.data) for _, what in messages)
     known: set[tuple[int, str]] = set()
     if any(not usage.has_room(one, len(messages), size_bytes, bounds) for one in set(watchers)):
-        # There seems to be no room, but rows may have been deleted since the usage was read.
+        # There seems to be no room. But rows may have been deleted since the usage was read, so read it again.
         usage.forget()
         yield from usage.read(watchers)
         keys = sorted({(change.watcher_id, what.key) for change, what in messages})
