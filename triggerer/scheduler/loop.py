@@ -77,8 +77,7 @@ class Scheduler:
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
         self._find_due_times = find_due_times
-        # SQLite has one writer at a time, so a lock costs nothing there. Planning without a lock would save nothing, so
-        # there is no optimistic planner.
+        # SQLite has one writer at a time. A lock costs nothing there, so an optimistic planner would gain nothing.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
@@ -171,8 +170,8 @@ class Scheduler:
         """Create the runs of one chunk of the ready DAGs. A DAG with more due runs stays ready."""
         if self._sweep_due:
             await self._sweep()
-        # One transaction creates at most `_limit` runs, and nearly every DAG that the clock makes ready gets a run. So
-        # reading more than `_limit` of these DAGs would be useless.
+        # Nearly every DAG that the clock makes ready gets a run, and one transaction creates at most `_limit` runs. So
+        # take at most `_limit` of these DAGs.
         chunk, by_clock = self._ready.take(_MAX_DAGS, by_clock=self._limit)
         if not chunk:
             return

@@ -1,8 +1,8 @@
 """The host's clock, or a fake clock in tests.
 
-On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock, and this clock is
-only for the timestamps of events that triggers submit. The steps that claim, start and end runs call `datetime.now`
-directly.
+On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock. There, only the
+timestamps of events that triggers submit come from this clock. The steps that claim, start and end runs use neither
+clock: they call `datetime.now`.
 """
 
 from __future__ import annotations

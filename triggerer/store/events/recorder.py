@@ -169,8 +169,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Add events and their stream's next state to one transaction.
 
-        The state was made by the producer. It counts the source as read up to these events, so it must not be stored
-        without them.
+        The producer made the state. The state says that the source was read up to these events, so it must not be
+        stored without them.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:

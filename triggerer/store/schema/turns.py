@@ -48,8 +48,8 @@ async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
 
 
 async def _wait_for_turn(connection: AsyncConnection, name: str) -> None:
-    # Poll for the lock. A statement that waited for it could cause a deadlock: CREATE INDEX CONCURRENTLY in the process
-    # that has the lock waits for the transactions of other sessions, also for that of the waiting statement.
+    # Poll for the lock. If a statement waited for the lock, both processes could wait for ever. The process with the lock
+    # may execute CREATE INDEX CONCURRENTLY, which waits for the running statements of all other sessions.
     has_said = False
     while not await connection.scalar(_TRY, {"key": _LOCK}):
         if not has_said:

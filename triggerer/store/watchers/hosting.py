@@ -219,8 +219,8 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
                 "b_owner": state.fence.owner,
                 "b_epoch": state.fence.epoch,
             }
-            # All transactions that lock several watchers lock them in the order of their ids, so that they cannot
-            # deadlock.
+            # Write in the order of the watchers' ids. `mark_cleaned` locks watchers in this order too, so the two
+            # transactions cannot deadlock.
             for state in sorted(states, key=lambda one: one.watcher_id)
         ],
     )

@@ -22,7 +22,7 @@ def beside(path: Path | str, suffix: str) -> Path:
 
 
 class SqliteFile:
-    """The file that was at `path` when this object was made.
+    """The file that was at `path` when this object was created.
 
     Raises:
         OSError: There is no such file, or this user has no access to it.
