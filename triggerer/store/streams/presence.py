@@ -1,4 +1,4 @@
-"""Sends heartbeats for the parts of the service that own no streams or runs. They show operators which are alive."""
+"""Sends heartbeats for the parts of the service that own no streams or runs, so that operators see which are alive."""
 
 from __future__ import annotations
 
