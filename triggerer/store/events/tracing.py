@@ -59,7 +59,7 @@ class Trace:
     waiting: list[WaitingDag]
     """First the DAGs that have the event in their queue, then the partition keys of DAGs; at most 20 of each.
 
-    Once the event has been divided among partition keys, the list has an entry for each key whose run has yet to take it.
+    Once the event has been divided among partition keys, each key whose run has yet to take it has an entry.
     """
     has_more_runs: bool
 
