@@ -1,4 +1,4 @@
-"""Continues backfills: starts further runs of a backfill when earlier runs of it have ended."""
+"""Continues backfills: when runs of a backfill have ended, starts its next runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class BackfillRunner:
                 signals = await subscription.wait(self._sweep_every)
 
     async def run_once(self) -> None:
-        """Find the backfills with intervals or keys left, and start as many runs as each backfill allows at once."""
+        """For each backfill with pending intervals or keys, start runs until `max_active` of its runs are active."""
         async with self._database.reading() as session:
             self._pending = await dags_with_pending(session)
         await self._advance(list(self._pending))

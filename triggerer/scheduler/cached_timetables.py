@@ -1,4 +1,4 @@
-"""Timetables that cache their answers, because `triggerer plan` computes the same past run of a DAG several times."""
+"""Timetables that cache their answers. `triggerer plan` asks them for the same run at each event that it replays."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
 
-A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot. This module
-uses no database, and the present time is part of the snapshot. The host's clock matters only for answers of timetables,
-which read it. The code that creates the runs makes no decision of its own. It only ensures, by a lock or by the row's
-version, that the DAG's row has not changed since the snapshot. `triggerer why-not` shows the result of `look`.
+A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot.
+`triggerer why-not` shows a look.
 
-Only one decision is made earlier: as the events of a partition key arrive, `dividing.py` computes when the key's run is
-due.
+This module uses no database. The present time is part of the snapshot. The host's clock is read only to evaluate
+timetables. The code that creates the runs decides nothing. By a lock or by the version of the DAG's row, it only checks
+that the row has not changed since the snapshot.
+
+One decision is made in `dividing.py`, when events of a partition key arrive: the time at which the key's run is due.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    Each look asks the timetable again. If runs were missed while no scheduler ran, most timetables answer with the last
-    missed run. But some never name a run in the past. So that no such run is lost, the database stores each timetable's
-    last answer. If the stored run is due, and the run of the new answer is not, the stored run comes next.
+    Each look asks the timetable again. But some timetables never name a run in the past. They would lose a run that
+    became due while no scheduler was running. So the database stores each timetable's last answer. If the stored run is
+    due and the newly named run is not, the stored run comes next.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:
@@ -192,7 +193,7 @@ class _Upcoming:
         before = self.info
         self.info = self._ask(before.data_interval)
         if self.info == before:
-            # The timetable repeats its answer, and would do so for ever. So there is no further run.
+            # A timetable that repeats its answer would repeat it for ever. Treat the repetition as the end of its runs.
             self.info = None
 
     def _ask(self, last: DataInterval | None) -> DagRunInfo | None:
@@ -269,7 +270,7 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
     """Yield timed and event-driven runs. While both kinds are due, they alternate.
 
-    Otherwise a kind that is always due would use up `max_active_runs`, and the other kind would get no runs.
+    Without alternation, a kind that is always due would use up `max_active_runs`, and the other kind would get no runs.
     """
     can_take = not (_quiet(dag) or _outside_dates(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED

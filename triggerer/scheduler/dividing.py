@@ -1,8 +1,7 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key can start.
 
-An event for several keys has one share in each key. The transaction that creates the runs also divides new events,
-under the lock of the DAG's row, and stores their shares. So the scheduler's work does not grow with the number of
-waiting events.
+An event for several keys has one share in each key. New events are divided in the transaction that creates the runs,
+under the lock of the DAG's row. Their shares are stored, so the next look need not divide all waiting events again.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
 
     Args:
         rows: The result of `lock_and_read`.
-        limit: The most runs that one look creates. One key more is read of each DAG, to see if further runs are due.
+        limit: The most runs that one look creates. Of each DAG, `limit` + 1 keys are read, to see if more runs are due.
     """
     partitioned = {row.dag_id: row for row in rows if row.is_partitioned}
     if not partitioned:
@@ -112,9 +111,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # A due time that was computed before the database's clock was set back is too late, and must be computed again. It
-    # lies in the future, and `due` is sorted by due time. So search for such due times only if the last one in `due`
-    # lies in the future, or if `limit` has cut the list.
+    # After the database's clock was set back, due times that were stored earlier are too late, and must be computed
+    # again. They lie in the future, and `due` is sorted by due time. So search for them only if the last time in `due`
+    # lies in the future, or if `due` may lack some keys.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -181,8 +180,9 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # For these parts, `first_at` lies in the future, and `key_record` uses the present instant instead. Store that
-        # instant. Otherwise each further event would use a later instant, and so postpone the deadlines.
+        # The clock was set back after these parts arrived, so `key_record` counts their deadlines from the present
+        # instant instead of `first_at`. Store this instant as `first_at`. Otherwise each further event would count from
+        # a later instant, and so postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(

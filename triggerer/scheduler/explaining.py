@@ -214,7 +214,7 @@ async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> l
     """Return why queued runs do not start: the file does not load, or no worker is free.
 
     Args:
-        without: The number of queued runs that wait for a pool, and so would not start even if a worker were free.
+        without: The number of queued runs that wait for a pool. A free worker would not start them.
     """
     queued = await count_queued(session, dag_id)
     errors = await unloaded_files(session, [dag_id]) | await broken_files(session, [dag_id])

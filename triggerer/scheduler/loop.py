@@ -39,13 +39,13 @@ _MAX_DAGS: Final = 100
 class Scheduler:
     """Creates the runs that assets and timetables ask for. Several schedulers can run at once.
 
-    No two schedulers create the same run: each scheduler locks the DAG's row while it decides, or creates the run only
-    if the row has not changed since it was read. The id of a timed run contains its instant, so a second run for the
-    instant cannot be inserted. One transaction creates a run and takes its events, so no two runs of a DAG take the
-    same event. (Runs of different partition keys may share an event.) The scheduler never loads a DAG's file.
+    No two schedulers create the same run. A scheduler locks the DAG's row while it decides, or creates the run only if
+    the row has not changed since it was read. The id of a timed run contains its instant, so a second run for the
+    instant cannot be inserted. One transaction creates a run and takes its events. So no two runs of a DAG take the
+    same event, except runs of different partition keys. The scheduler never loads a DAG's file.
 
-    The scheduler sleeps until a commit wakes it, or until an alarm: the time of a DAG's next timed run, or the end of
-    its `min_run_gap` or `quiet_period`. Alarms are computed from the database's time, and awaited by a monotonic clock.
+    The scheduler sleeps until a commit wakes it, or until an alarm, such as the time of a DAG's next timed run or the
+    end of its `min_run_gap`. Alarms are computed from the database's time, and awaited by a monotonic clock.
 
     Every `sweep_interval`, a sweep reads from the database which DAGs have queued events and when timed runs are due.
     So the sweep finds events whose wake-up was lost. If the clock of the database or of the host was set, the sweep
@@ -77,8 +77,7 @@ class Scheduler:
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
         self._find_due_times = find_due_times
-        # SQLite has one writer at a time, so a lock costs nothing there. Planning without a lock would save nothing, so
-        # there is no optimistic planner.
+        # SQLite has one writer at a time. A lock costs nothing there, so an optimistic planner would gain nothing.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
@@ -171,8 +170,8 @@ class Scheduler:
         """Create the runs of one chunk of the ready DAGs. A DAG with more due runs stays ready."""
         if self._sweep_due:
             await self._sweep()
-        # One transaction creates at most `_limit` runs, and nearly every DAG that the clock makes ready gets a run. So
-        # reading more than `_limit` of these DAGs would be useless.
+        # Nearly every DAG that the clock makes ready gets a run, and one transaction creates at most `_limit` runs. So
+        # take at most `_limit` of these DAGs.
         chunk, by_clock = self._ready.take(_MAX_DAGS, by_clock=self._limit)
         if not chunk:
             return
@@ -190,9 +189,9 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # Look at all timed DAGs again if a clock was set. With another database clock, a DAG may be due long before its
-        # alarm. With a wrong host clock, timetables may have answered wrongly. The first sweep looks at all timed DAGs
-        # too, because a clock may have been set while no scheduler ran.
+        # If a clock was set, look at all timed DAGs again. If the database's clock was set forward, a DAG may be due
+        # long before its alarm. If the host's clock was wrong, timetables may have answered wrongly. The first sweep
+        # looks at all timed DAGs too, because a clock may have been set while no scheduler was running.
         ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None

@@ -66,9 +66,9 @@ class OptimisticPlanner:
         return replace(plan, runs_created=1) if await self._create(run, rows[0]) else None
 
     async def plan_many(self, dag_ids: Sequence[str]) -> Plan:
-        """Create the due runs of these DAGs. Partitioned DAGs go through a transaction with locks.
+        """Create the due runs of these DAGs. Partitioned DAGs are planned in a transaction that locks their rows.
 
-        The plan lists a DAG under `locked` if another scheduler changed or locked it after the look.
+        `Plan.locked` lists the DAGs that must be planned again, because another transaction locked or changed them.
 
         Raises:
             StoreError: The database failed. Some of the runs may exist.

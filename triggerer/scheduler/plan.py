@@ -35,7 +35,7 @@ class Plan:
     looks: tuple[Look, ...] = ()
     """One look for each DAG, in the order of the given DAGs."""
     locked: tuple[str, ...] = ()
-    """DAGs left alone because another scheduler had locked them, or changed them after the look."""
+    """DAGs that were skipped, because another transaction had locked their rows, or changed them after the look."""
     unserved: tuple[str, ...] = ()
     """DAGs that are due but got no run, because the limit was used up."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -105,8 +105,9 @@ def _runs_per_round(limit: int, dags: int) -> list[int]:
 
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due.
 
-    A single round would have to look for `limit` runs of each DAG, although most of them would not be created. Each of
-    these runs is a call of a timetable. With 32 DAGs and a limit of 32, the calls took half of the plan's time.
+    In a single round, each look would have to find `limit` runs, although most of them would not be created. Each run
+    costs a call of a timetable. When single rounds were measured with 32 DAGs and a limit of 32, these calls took half
+    of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]

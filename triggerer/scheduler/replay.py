@@ -236,7 +236,7 @@ class _Replay:
                 WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
                 for number, (asset, waiting) in enumerate(self.queue.items())
             ),
-            # `CachedTimetable` needs `catchup=True`. It adds no run, because a replay never misses a run.
+            # `CachedTimetable` needs `catchup=True`. Catching up creates no extra run here: a replay misses no run.
             restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
             # Each run ends at once.
             max_active_runs=MOST_RUNS,

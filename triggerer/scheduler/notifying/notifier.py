@@ -4,8 +4,8 @@ An occurrence is news about a watcher or a DAG, such as a failure. A target is a
 
 Guarantee: a target gets the message about an occurrence at least once. One transaction records the occurrence as
 reported and queues its message. So a crash loses no message, and only one of several instances queues it. A target gets
-a message twice if the process ends between the sending and the commit that deletes the message. A message is lost only
-if its target refuses it for a day, or if more than 200 newer messages wait for that target.
+a message twice if the process ends between the sending and the commit that deletes the message. A message is dropped
+if it has waited for a day, or if 200 newer messages wait for the same target.
 
 The scheduler's process runs the notifier. No other part waits for it. The notifier searches for occurrences when runs
 have ended, and every `heartbeat_sec` of `[scheduler]`.

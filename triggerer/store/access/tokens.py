@@ -17,7 +17,7 @@ from triggerer.store.listing.views import TokenView, view_of
 from triggerer.store.schema.models import ApiSession, ApiToken
 
 _LAST_USE_PRECISION: Final = timedelta(minutes=5)
-"""How old a token's stored time of last use must be before it is written again. So most requests write nothing."""
+"""The stored time of a token's last use is replaced only if it is at least this old, so most requests write nothing."""
 
 
 @dataclass(frozen=True, slots=True)

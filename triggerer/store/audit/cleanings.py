@@ -52,8 +52,7 @@ class CleaningState:
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
     """Take the turn for a cleaning, unless another cleaning has it; return True if the turn was taken.
 
-    A turn that expires later than `TURN` from now is ignored, because the clock was set back after the expiry was
-    written.
+    A stored turn that expires later than `TURN` from now does not count: it is from before the clock was set back.
     """
     row = await _locked(session)
     now = await database_now(session)

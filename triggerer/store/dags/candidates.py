@@ -18,8 +18,9 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.runs.creation.create_run_step import HINT
 from triggerer.store.schema.models.dags import NEVER
 
-# Finds the DAGs with queued events, which may be due. One index look-up finds the next DAG id in the queue, whereas a
-# join would read the whole queue. A look-up for each row of `dag` would be slower if few DAGs have queued events.
+# Finds the DAGs with queued events, which may be due. The query jumps from one DAG id in the queue to the next, with
+# one index look-up for each. A join would read the whole queue. A look-up for each row of `dag` would be slower if few
+# DAGs have queued events.
 CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (
@@ -131,8 +132,8 @@ def lock_and_read(
     """
     if not dag_ids:
         return []
-    # Lock in a separate statement. After waiting for a lock, the same statement would still read the queue as it was
-    # before the other transaction's commit.
+    # Lock in a separate statement. A statement sees only what was committed before it began. If this statement also
+    # read the queue, it would miss the changes of the transaction for whose lock it waited.
     if waits:
         yield LockDags(dag_ids)
     else:

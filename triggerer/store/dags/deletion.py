@@ -92,8 +92,8 @@ async def release_some_keys(
 ) -> int | None:
     """Replace the idempotency keys of events that a DAG's tasks emitted, so that a later DAG may use the old keys.
 
-    A DAG with the same id uses the same keys again. With the old keys in place, the store would drop its events as
-    duplicates.
+    The tasks of a later DAG with the same id emit events with equal keys. If the old events still had these keys, the
+    store would drop the new events as duplicates.
 
     Args:
         after: Only events with higher ids than this.

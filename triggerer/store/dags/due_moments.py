@@ -68,14 +68,14 @@ class StoreNextRun:
 async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
     """Recompute when each of these DAGs is due next, after their schedules have changed.
 
-    If a timetable cannot be loaded, or raises, its DAG is due at once, so that the scheduler reports the error.
+    If a timetable cannot be loaded, or raises, its DAG becomes due at once. The scheduler then reports the error.
     """
     now = None
     for dag in dags:
         try:
             schedule = schedule_from_json(dag.schedule)
             if isinstance(schedule, OnPartitions):
-                # The DAG is due at once, so that the scheduler finds and stores when its next partition key is due.
+                # Make the DAG due at once. The scheduler then finds out and stores when its next partition key is due.
                 now = now or await database_now(session)
                 dag.next_run_after, dag.next_interval_start, dag.next_interval_end = now, None, None
                 continue

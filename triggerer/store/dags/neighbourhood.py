@@ -26,8 +26,9 @@ MOST: Final = 100
 _MOST_ROWS: Final = 2 * MOST * MOST
 """The most edges that one query reads.
 
-A query reads the edges of at most 100 nodes. At most 100 nodes were found before, so at most 10,000 of these edges lead
-to them. The other 10,000 edges lead to at least 100 new nodes, and the search ends.
+A query reads the edges of at most 100 nodes, and at most 100 nodes are known already. So at most 10,000 of the edges
+lead to known nodes. If the query reaches this limit, the other 10,000 edges lead to at least 100 new nodes, with which
+the search ends. So the edges beyond the limit are not needed.
 """
 
 

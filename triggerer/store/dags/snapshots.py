@@ -45,9 +45,9 @@ _SINCE: Final = """coalesce((
 # alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. If the DAG has no
 # `events_per_run`, `queued` is 1 and nothing is counted.
 #
-# A subquery with LIMIT 1 finds with one index look-up whether an asset has queued events. Other forms are slower:
-# - With EXISTS, PostgreSQL would join with the whole queue.
-# - Without ORDER BY, PostgreSQL would read all queued events of an asset that the DAG no longer names.
+# A subquery with ORDER BY and LIMIT 1 finds with one index look-up whether an asset has queued events. With EXISTS,
+# PostgreSQL would join with the whole queue. Without ORDER BY, it would read all queued events of an asset that the DAG
+# no longer names.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
@@ -111,8 +111,8 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # Read the columns as text. Then `schedule_from_text` decodes equal texts only once, and `DagRow.params` decodes the
-    # parameters only when they are needed. SQLAlchemy would decode both each time.
+    # Read the columns as text. Then `schedule_from_text` decodes equal schedules only once, and `DagRow.params` decodes
+    # the parameters only when they are needed.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
     # The time when this statement began. In `lock_and_read`, this is after the lock was granted.
@@ -127,9 +127,9 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # SINCE is the logical date of the run in `last_automated`. The timetable creates no intervals that ended before
-    # SINCE, so `covered_intervals` needs only later ones. Their runs have a `run_after` later than EARLIEST, the
-    # earlier of SINCE and SOON. So the index on `run_after` skips all other runs.
+    # SINCE is the logical date of the run in `last_automated`. `covered_intervals` leaves out the intervals that ended
+    # before SINCE, because the timetable creates no run for them. The runs of the other intervals have a `run_after`
+    # later than EARLIEST, the earlier of SINCE and SOON. So the index on `run_after` skips all earlier runs.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",

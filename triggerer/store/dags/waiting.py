@@ -110,8 +110,8 @@ ORDER BY w.id LIMIT {limit}
                     WHERE o.id = w.id LIMIT 1) AS e""",
     ),
 )
-# `_USED` makes one look-up for each given share. With a join, PostgreSQL might read all shares that the DAG's runs have
-# taken.
+# `_USED` makes one look-up for each given share. A join is not used, because PostgreSQL might then read all shares that
+# the DAG's runs have taken.
 _USED: Final = Statement(
     """
 SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r

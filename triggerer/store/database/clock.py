@@ -1,8 +1,8 @@
 """The host's clock, or a fake clock in tests.
 
-On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock, and this clock is
-only for the timestamps of events that triggers submit. The steps that claim, start and end runs call `datetime.now`
-directly.
+On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock. There, only the
+timestamps of events that triggers submit come from this clock. The steps that claim, start and end runs use neither
+clock: they call `datetime.now`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 Now = Callable[[], datetime]
 NOW_KEY: Final = "triggerer.now"
-"""The key under which the `info` of a SQLAlchemy session has the session's `Now`."""
+"""The key of the session's clock (`Now`) in the dict `info` of a SQLAlchemy session."""
 
 
 def utc_now() -> datetime:
@@ -27,7 +27,7 @@ def utc_now() -> datetime:
 class TurnClock:
     """The host's time, read only once in each turn of the event loop.
 
-    All events that are submitted in one turn have this instant, so it is formatted only once, too.
+    So all events that are submitted in one turn have the same timestamp, which is then formatted only once.
     """
 
     def __init__(self) -> None:

@@ -38,8 +38,8 @@ _NO_DESCRIPTOR: Final = (
 )
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
-# A unique violation means that another transaction inserted the row at the same time. The service would otherwise have
-# found the row: it looks for a row before it inserts it, or inserts with ON CONFLICT.
+# A unique violation means that another transaction inserted the row at the same time. An older row causes no violation,
+# because the service looks for the row before it inserts one, or inserts with ON CONFLICT.
 _ROW_EXISTS: Final = "another transaction made the row at the same time; a retry will find it"
 
 # Each entry is the beginning of a SQLSTATE. The first entry that matches an error is used.
@@ -115,7 +115,7 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
 
 @contextmanager
 def translated(database: str) -> Iterator[None]:
-    """Raise a driver's exception as one of our errors. All other exceptions, such as cancellation, pass unchanged.
+    """Raise an exception as one of our errors, as `translate` does. Other exceptions, and cancellation, pass unchanged.
 
     Args:
         database: The database's name in the message.
@@ -130,7 +130,10 @@ def translated(database: str) -> Iterator[None]:
 
 
 def translate(error: Exception, database: str) -> TriggererError | None:
-    """Return our error for a driver's exception, or None if the exception does not come from a driver."""
+    """Return our error for an exception of a driver, of SQLAlchemy or of the system, or None for any other exception.
+
+    `OSError`, `TimeoutError`, `OverflowError` and `UnicodeEncodeError` are always taken for errors of the database.
+    """
     if isinstance(error, TriggererError):
         return None
     if isinstance(error, PoolTimeout):

@@ -17,9 +17,9 @@ G = TypeVar("G")
 class GroupCommit(ABC, Generic[G]):
     """Writes items in groups: the items that arrive while one group is written are the next group.
 
-    `G` is the type of a group. Each group is one transaction. If the store is unavailable or the outcome of the commit
-    is unknown, the unchanged group is written again after a delay. So a group that is written twice must have the same
-    effect as once. If the store refuses a group, the group is halved until the refused item is found.
+    `G` is the type of a group. Each group is one transaction. After an error that may pass, such as an outage or a
+    commit with an unknown outcome, the unchanged group is written again. So writing a group twice must have the same
+    effect as writing it once. If the store refuses a group, the group is halved until the refused item is found.
     """
 
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
@@ -92,4 +92,4 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     def _without_refused(self, group: G, error: StoreError) -> tuple[G, ...]:
-        """Report that the store refused this single item; return groups to write in its place, often none."""
+        """Report that the store refused this single item; return groups to write instead, often none."""

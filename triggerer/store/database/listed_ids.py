@@ -25,7 +25,7 @@ async def plan_with_values(session: AsyncSession) -> None:
 def is_listed(
     session: AsyncSession, column: InstrumentedAttribute[int], ids: Sequence[int]
 ) -> ColumnElement[bool]:
-    """Return the condition that the column's value is one of the ids: at least one, each once."""
+    """Return the condition that the column's value is in `ids`. `ids` must not be empty, nor contain an id twice."""
     if is_postgres(session):
         listed = func.unnest(bindparam(None, ids, ARRAY(BigInteger))).column_valued()
         # If the planner does not look up each id, the range limits how many rows it reads.

@@ -88,7 +88,7 @@ class ScriptRunner(ABC):
 
         Raises:
             StoreUnavailable, StoreRefused, Conflict, RowRefused, OutcomeUnknown: As for `Database.transaction`.
-        Cancellation: As for `Database.transaction`. But on SQLite, a script that has begun runs to its end.
+        Cancellation: As for `Database.transaction`. But on SQLite, a script that has begun is finished and committed.
         """
 
     @abstractmethod

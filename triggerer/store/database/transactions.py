@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Database:
-    """Transactions on one database. Made by `triggerer.store.database.opening.open_database`."""
+    """Runs transactions on one database. Call `triggerer.store.database.opening.open_database` to get a `Database`."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Database:
             StoreRefused: Nothing was written. Trying again may succeed once tables, rights or the login are corrected.
             RowRefused: Nothing was written, and the database would refuse a second try too.
             OutcomeUnknown: The commit was sent, and no answer came.
-        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its deadline. A
-            cancellation during the commit takes effect at the caller's next await after the block.
+        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its deadline. After a
+            commit, a pending cancellation is raised at the caller's next `await`, not when the block is left.
         """
         timeout = self._commit_timeout if commit_timeout is None else commit_timeout
         if self._turn is None:
@@ -285,7 +285,7 @@ class Database:
             await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (CHANNEL, payload))
 
     async def _close(self, session: AsyncSession) -> None:
-        """Roll back an open transaction and return the connection to the pool, or drop it if that fails."""
+        """Roll back an open transaction and return the connection to the pool. If that fails, drop the connection."""
         seconds = CLOSE_TIMEOUT.total_seconds()
         with anyio.move_on_after(seconds, shield=True) as scope:
             try:

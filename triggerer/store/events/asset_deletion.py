@@ -108,9 +108,9 @@ async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] 
 
 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
-    """Return how many queued events of an asset wait, see `AssetUse.queued`.
+    """Count the entries for `AssetUse.queued`.
 
-    The join with the DAGs lets the database use the indexes, which begin with the DAG.
+    The indexes of waiting events begin with the DAG's id. The join with the DAGs lets the database use them.
     """
     waiting = 0
     for entry in _ENTRIES:

@@ -81,9 +81,9 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Many rows have equal fields, such as the asset id. These fields are sent once, as arrays, and each row has an index
-# (`shared`) into them. Reading an array element takes constant time, because the elements have equal sizes. A join
-# could compare each row with each set of fields.
+# Many rows have equal fields, such as the asset id. Each set of such fields is sent once, in arrays. A row contains its
+# index (`shared`) in the arrays. Reading an array element takes constant time, because the elements have equal sizes.
+# With a join instead, PostgreSQL might compare each row with each set of fields.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),

@@ -54,7 +54,7 @@ class Inserted:
 
 _COLUMNS: Final = ", ".join(EventRow._fields)
 
-# The numbers of rows that an INSERT may have. SQLite's limit of parameters may rule out the larger numbers.
+# The numbers of rows that an INSERT may have. A number is skipped if it exceeds SQLite's limit of parameters.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
 # SQLite has one writer at a time. So all rows with ids above `_SQLITE_HIGHEST`, which is read before the insert, are
 # new rows of this step.
@@ -85,9 +85,9 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows. `POSTGRES_TIMESTAMP` replaces an
-# instant in the future by the server's time, because hosts' clocks may differ. So no event is later than a run that
-# takes it: the run's instant also comes from the server's clock.
+# PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows. A host's clock may be ahead of the
+# server's clock. So `POSTGRES_TIMESTAMP` replaces an instant in the future by the server's time. A run's instant also
+# comes from the server's clock, so no event is later than the run that takes it.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})

@@ -80,7 +80,7 @@ WHERE asset_event_id >= {first} AND asset_event_id <= {last} AND asset_event_id 
 
 @dataclass(frozen=True, slots=True)
 class OldEvent:
-    """An event from before the instant `before`. This and the other instants below are arguments of `read_window`."""
+    """An old event. `before`, `quiet_since` and `expired_before` are the arguments of `read_window`."""
 
     id: int
     watcher_id: int

@@ -44,8 +44,8 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
     try:
         encoded = dump_json(document, "a payload", default=_plain)
     except RowRefused:
-        # Only this second try allows keys that are not strings, because the option makes encoding slower. Almost all
-        # payloads are encoded at the first try, so only the second builds the name for an error.
+        # Try again, and allow keys that are not strings. The first try does not allow them, because this option makes
+        # encoding slower.
         name = what or f"a payload of type {type(payload).__name__}"
         encoded = dump_json(document, name, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     if len(encoded) > max_bytes:

@@ -18,7 +18,7 @@ from triggerer.store.events.run_events import columns_of, ids_of_asset, ids_of_r
 from triggerer.store.schema.models import AssetEvent
 
 _PARTITION_KEY: Final = -2
-"""The index of a column of `columns_of` that pieces do not have."""
+"""The index of the partition keys among the columns of `columns_of`. Pieces leave this column out."""
 
 
 async def read_pieces(
@@ -67,7 +67,7 @@ async def _read_sqlite(
 ) -> AsyncIterator[Sequence[Any]]:
     sql, values = _compiled(session, ids)
     path = _path_of(session)
-    # Reading blocks the event loop. That does no harm, because this process does nothing else.
+    # Reading blocks the event loop. That is harmless, because the executor's child process has nothing else to do.
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         cursor = connection.execute(sql, values)
         while some := cursor.fetchmany(size):
@@ -93,7 +93,7 @@ def _look_up(session: AsyncSession, ids: Sequence[Sequence[int]]) -> tuple[str, 
     wanted = is_listed(session, AssetEvent.id, [event_id for (event_id,) in ids])
     if is_postgres(session):
         return _compiled(session, columns_of(session, wanted))
-    # The timestamps stay text, which Arrow can read. Parsing a million instants in Python would take seconds.
+    # Select the timestamps as text, which Arrow can read. Parsing a million instants in Python would take seconds.
     query = columns_of(session, wanted, timestamp=type_coerce(AssetEvent.timestamp, Text))
     return _compiled(session, query.order_by(AssetEvent.id))
 

@@ -28,10 +28,10 @@ from triggerer.store.schema.models import AssetEvent
 _NAME: Final = "asset_events_by_arrival"
 _MOST_MARKS: Final = 8
 _LATEST_SUBMISSION: Final = timedelta(minutes=10)
-"""How much earlier than its id an event may get its timestamp.
+"""The longest time that is assumed between an event's timestamp and its id.
 
-An event gets its timestamp when it is submitted, and its id when it is written. While the database is away, it waits in
-between.
+An event gets its timestamp when it is submitted, and its id when it is written. If the database is away, the event
+waits in between.
 """
 
 
@@ -71,8 +71,8 @@ async def follow_asset_events(
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: True to begin, on SQLite, after the newest event; on PostgreSQL, with the events of the last
-            minutes. False to begin with the oldest event.
+        is_from_now: False: begin with the oldest event. True: begin after the newest event. On PostgreSQL, the first
+            pages then also return events of the last minutes.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -140,7 +140,7 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
     limit = await database_now(session) - window - _LATEST_SUBMISSION
     low, high = 0, await session.scalar(select(func.max(AssetEvent.id))) or 0
     # Binary search for the last event before `limit`. Timestamps do not strictly follow the ids, so the search may end
-    # at a nearby event. That does no harm, because ids near `limit` are settled, too.
+    # at a nearby event. That is harmless, because the ids of nearby events are settled too.
     while low < high:
         middle = (low + high + 1) // 2
         at: datetime | None = await session.scalar(

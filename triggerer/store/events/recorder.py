@@ -57,14 +57,14 @@ MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 class EventRecorder(GroupCommit[EventBatch]):
     """The `EventSink` to which streams submit events. It stores and completes the events in the order of submission.
 
-    An event has a row for each of its watchers. Once all rows are durable, `complete(None)` is called on the event,
-    even if an earlier delivery of the message had stored them. While the database is away, events wait, and none is
+    An event has a row for each of its watchers. Once all rows are durable, `complete(None)` is called on the event. An
+    earlier delivery of the message may have stored the rows. While the database is away, events wait, and none is
     completed. If `run` is cancelled, the remaining events are never completed.
 
     Args:
         max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
             then submit no further events. A payload counts once for each row.
-        on_fenced: Called on the event loop with each lost lease, for instance because another instance owns the stream.
+        on_fenced: Called on the event loop with each lost lease. For instance, another instance has claimed the stream.
         now: Returns the timestamp of a submitted event. None: the host's time, read once in each turn of the loop.
         random: For the jitter of retries.
     """
@@ -123,8 +123,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Encode an event's payload and add the event to the next transaction; see `EventSink`."""
         if key is None:
-            # A message without an identity is stored again when it is redelivered. The random key only lets the store
-            # recognise the event when the write is retried.
+            # If a message without a key is redelivered, its events are stored again. The random key only prevents
+            # duplicates when this write is retried.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
@@ -169,8 +169,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Add events and their stream's next state to one transaction.
 
-        The state was made by the producer. It counts the source as read up to these events, so it must not be stored
-        without them.
+        The producer made the state. The state says that the source was read up to these events, so it must not be
+        stored without them.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
@@ -214,9 +214,9 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The error does not show whether an event or a state was refused. If it was an event, its stream's state
-            # must not be stored, because the state counts the event as read. So report all states of the group as
-            # failed, and write the events without them.
+            # The error does not show whether an event or a state was refused. A state counts events as read, so it must
+            # not be stored if one of these events was refused. So report all states of the group as failed, and write
+            # the events without states.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()
@@ -279,7 +279,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # A commit whose answer was lost may have queued events. The retry found them stored, and announced nothing.
+            # A commit whose answer was lost may have queued events. The retry found these events stored, and announced
+            # nothing. So wake the scheduler for all DAGs.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
 

@@ -226,8 +226,7 @@ def columns_of(
     Args:
         timestamp: An expression to select instead of the timestamp. None: the timestamp itself.
     """
-    # `extra` stays text. Decoding and encoding it for thousands of events would take more time than the rest of this
-    # function.
+    # `extra` is selected as text. Decoding and encoding it for thousands of events would take longer than the query.
     as_text = cast if is_postgres(session) else type_coerce
     columns = select(
         AssetEvent.id,
@@ -249,8 +248,8 @@ def columns_of(
 async def _read(session: AsyncSession, page: Page, ids: Select[int]) -> list[dict[str, Any]]:
     """Read the events of a page. `ids` is the sorted query of the sequence's ids.
 
-    The ids are read first, then the events. A join could take quadratic time, because PostgreSQL's statistics may still
-    show an empty table, for instance when many events have arrived after a cleaning.
+    The ids are read first, then the events. With a join, PostgreSQL may compare each id with each event, if its
+    statistics still show an empty table. This happens when many events have arrived since a cleaning.
     """
     wanted = list(await session.scalars(ids.limit(page.limit).offset(page.skip)))
     await plan_with_values(session)

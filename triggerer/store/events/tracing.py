@@ -57,10 +57,9 @@ class Trace:
     runs: list[TracedRun]
     """The newest runs that took the event, at most 20."""
     waiting: list[WaitingDag]
-    """First at most 20 DAGs that have the event in their queue, then at most 20 partition keys of DAGs.
+    """First the DAGs that have the event in their queue, then the partition keys of DAGs; at most 20 of each.
 
-    A DAG that is scheduled by partition keys has an entry for each key of the event. The entry waits for the run of its
-    key.
+    Once the event has been divided among partition keys, each key whose run has yet to take it has an entry.
     """
     has_more_runs: bool
 
@@ -125,8 +124,8 @@ async def _traced(
         return None
     newest = 0
     for entry in (QueuedAssetEvent, DagPartitionEvent):
-        # `+ 0` makes PostgreSQL read the run's own entries. Otherwise the planner would read all runs' entries, newest
-        # first.
+        # `+ 0` makes PostgreSQL read only the run's entries. Otherwise it would search the entries of all runs, newest
+        # first, for one of this run.
         of_run = select(func.max(entry.asset_event_id + 0)).where(entry.run_pk == run_pk)
         newest = max(newest, await session.scalar(of_run) or 0)
     emitted = (

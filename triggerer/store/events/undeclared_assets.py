@@ -1,4 +1,4 @@
-"""Finds the assets that events name, and creates the missing ones, which no DAG declares."""
+"""Finds the assets that new events name. An asset that does not exist is created, although no DAG declares it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def ensure_asset(
 ) -> StoredAsset:
     """Return the asset with this name and URI. If it does not exist, create it, and log a warning.
 
-    If only a name or only a URI is given, the asset is found by it. A new asset then gets this string as both name and
-    URI.
+    If only a name or only a URI is given, the asset is searched by that string. A new asset then gets the string as
+    both name and URI.
 
     Raises:
         AssetConflict: The name belongs to an asset with another URI, or the URI to an asset with another name.

@@ -72,7 +72,7 @@ class Overview:
     waiting_runs: list[RunView]
     """Runs that have been queued for more than five minutes, oldest first."""
     missing_instances: list[str]
-    """Instances that missed a heartbeat, and whose lease is not over yet."""
+    """Instances whose lease is not over, but that missed a heartbeat or whose process is gone."""
     cleaning_error: str | None
     """The error of the last cleaning of the database. None: the cleaning succeeded, or there was none."""
     cleaning_failed_at: datetime | None

@@ -193,7 +193,7 @@ class AttemptView:
     """One attempt of a run."""
 
     number: int
-    """If the attempt does not count towards the limit of attempts, the next attempt may have the same number.
+    """Two attempts may have the same number, if the first does not count towards the limit of attempts.
 
     For instance, an attempt does not count if its executor was stopped."""
     epoch: int

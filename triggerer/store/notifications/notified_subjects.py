@@ -19,7 +19,7 @@ _REMEMBERED: Final = timedelta(days=1)
 
 
 async def lock_notifications(session: AsyncSession, now: datetime) -> None:
-    """Make other processes that create notifications wait until the commit. On SQLite there is one writer."""
+    """Lock a row, so that other processes that create notifications wait until this transaction commits."""
     values = _values(_DIGEST, datetime.fromtimestamp(0, now.tzinfo))
     await session.execute(
         insert_into(session, NotifiedSubject)
@@ -70,7 +70,7 @@ async def mark_notified(
 async def forget_notified(session: AsyncSession, now: datetime) -> None:
     """Delete the records of notifications that were made more than a day ago.
 
-    The record of a failing watcher stays until the watcher is deleted.
+    The record of a failing watcher stays until people were notified of its recovery, or until the watcher is deleted.
     """
     is_of_watcher = NotifiedSubject.event == Event.WATCHER_FAILING.value
     failing = select(NotifiedSubject.subject).where(is_of_watcher, NotifiedSubject.is_failing)

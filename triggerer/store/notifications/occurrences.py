@@ -1,8 +1,9 @@
 """Finds occurrences that people were not notified of: failing watchers, parked messages and failed runs.
 
-The code that records events and ends runs does nothing for notifications. Instead, this module compares each watcher's
-state with the last notification about the watcher. Runs and parked messages have a column for the time of their
-notification. A cursor over ids or instants would miss rows, because transactions do not commit in that order.
+This module searches the store, because the code that records events and ends runs does nothing for notifications. It
+compares each watcher's state with the last notification about the watcher. For failed runs and parked messages, it
+searches rows whose column `notified_at` is empty. A cursor over ids or instants would miss rows, because transactions
+do not commit in that order.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# `_ASSETS` finds the assets that the DAG's condition names. The queue keeps entries of assets that the condition no
-# longer names, because it may name them again. `UNDIVIDED` must not read these entries. On PostgreSQL a plain join
-# would read them, so LATERAL looks up each named asset.
+# `_ASSETS` finds the assets that the DAG's condition names. `UNDIVIDED` reads only their entries in the queue. The
+# queue also has entries of assets that the condition no longer names, because it may name them again. On PostgreSQL a
+# plain join would read these entries too, so LATERAL looks up each named asset.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id

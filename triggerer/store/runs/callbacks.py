@@ -20,7 +20,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag, DagRun, Instance
 
 MAX_CALLS: Final = 3
-"""A callback is given up after this number of executors have died while they called it: it may have killed them."""
+"""A callback is not called again after this number of executors have died during the call: it may have killed them."""
 
 _DUE: Final = "due"
 _RUNNING: Final = "running"

@@ -217,10 +217,10 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs that must stay, because an event that they took for their partition key still waits in the DAG.
+    """Return the runs of partition keys that must stay, because an event that they took still waits in the same DAG.
 
-    The event may yet be divided among keys again, and the run's key may get it a second time. Only the run's row in
-    `dag_partition_event` shows that the key already had the event.
+    The event may be divided among the keys again. The share that the run took (in `dag_partition_event`) then prevents
+    a second share for the run's key. The share would be deleted with the run.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

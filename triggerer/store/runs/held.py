@@ -40,9 +40,9 @@ Executors sweep at shorter intervals. So another executor, whose machine may be 
 claim the run first.
 """
 
-# `_BROKEN` finds the runs to hold among the next claimable runs. Held runs are not in the index of claimable runs. On
-# PostgreSQL the query locks the file's row, which the DAG processor writes before it releases runs. So one of the two
-# transactions waits for the other, and a run is never held for a file that was repaired meanwhile.
+# `_BROKEN` finds the runs to hold among the next claimable runs. On PostgreSQL the query locks the file's row. The DAG
+# processor writes this row before it releases the runs of a repaired file. So one of the two transactions waits for the
+# other, and no run is held for a file that was repaired meanwhile.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -87,10 +87,7 @@ _HOLD_AND_FORGET: Final = Statement(
 
 
 def hold_broken(*, limit: int) -> Script[None]:
-    """Hold the next claimable runs whose DAG file is broken.
-
-    Afterwards none of the first `limit` claimable runs has a broken file.
-    """
+    """Hold runs, until none of the first `limit` claimable runs has a broken DAG file."""
     while (yield _HOLD(limit=limit, never=NEVER, now=datetime.now(UTC))):
         pass
 
@@ -104,8 +101,8 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     The step changes nothing and returns no row if another attempt has the run, if the run must be cancelled, or if the
     DAG is stale.
     """
-    # Keep the run's attempt number, because the delay doubles with each attempt. `after_attempt` excludes the attempts
-    # so far from `MAX_ATTEMPTS`.
+    # Do not reduce the run's attempt number, because the delay doubles with it. Instead, `after_attempt` excludes the
+    # attempts so far from the count for `MAX_ATTEMPTS`.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
@@ -152,8 +149,8 @@ async def release_due(
     Runs that wait for their file are released if the file loads now, or the DAG is stale.
 
     Args:
-        holds_broken: Whether the configuration says that runs are held for broken files. False: all runs that wait for
-            their file are released.
+        holds_broken: True if the configuration says `broken_file = "hold"`. False: all runs that wait for their file
+            are released, to fail if the file does not load.
         executor: The executor that calls this function. If it could not load a run's file itself, it releases the run
             later than other executors do, see `_OTHERS_FIRST`.
         is_alone: True if there is no other executor.

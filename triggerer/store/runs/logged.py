@@ -30,7 +30,7 @@ class LoggedRun(NamedTuple):
 async def runs_by_log(session: AsyncSession, names: Collection[str]) -> dict[str, LoggedRun]:
     """Return the runs that have these logs, by the name of the log.
 
-    All runs are read, in pages, because a log's name does not show ids with special characters.
+    All runs are read, in pages. The name of a log replaces some characters, so it does not show the ids of its run.
 
     Args:
         names: The logs as `<dag>/<run>.log`, below the folder `logs`.

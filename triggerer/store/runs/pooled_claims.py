@@ -94,8 +94,8 @@ def claim_with_pools(
     Args:
         slots: The number of slots of each pool, by name.
     """
-    # A statement sees only what was committed before it began. So the lock is a separate statement: the next statements
-    # begin after other executors have committed their claims, and see these claims.
+    # Take the lock in a separate statement. A statement sees only what was committed before it began. So the statements
+    # after the lock see the claims of the executors that had the lock before.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]

@@ -72,9 +72,9 @@ class RunClaim:
 class SaveResults:
     """A step: write updates of running runs.
 
-    An update is written only if `executor` still has the run, in the epoch of the update's `order`. Tasks are inserted
-    or replaced. A run's end is stored. If the run ends without success, its tasks that still run get the run's state.
-    On PostgreSQL the statement also notifies other processes of the ended runs, so it can be the whole transaction.
+    An update is written only if `executor` still has the run, in the epoch of the update's `order`. If the run ends
+    without success, its tasks that are still running get the run's state. On PostgreSQL the statement also notifies
+    other processes of the ended runs, so it can be the whole transaction.
 
     The step returns a row (primary key, epoch, state, cancel_requested) for each updated run that `executor` claimed
     last. The row shows the run as it was before this step. `run_claims` reads the rows.
@@ -129,7 +129,8 @@ class SaveResults:
             attempt = _attempt_key(update)
             end = unsuccessful.get(attempt)
             for task in update.tasks:
-                # The statement on PostgreSQL does not end a running task that it also inserts (see `_POSTGRES`).
+                # If the run ends without success, end its running tasks here. PostgreSQL's statement cannot both insert
+                # a task and end it (see `_POSTGRES`).
                 ends = end if task.state is TaskState.RUNNING else None
                 rows[*attempt, task.task_id] = (
                     *attempt,

@@ -9,8 +9,8 @@ A queued run may wait for one of these:
 A running run may wait for one of these:
 
 - a free worker,
-- its executor, which has missed a heartbeat,
-- another executor, because its own is gone,
+- its executor, which has missed a heartbeat or whose process is gone,
+- another executor, because the executor that had the run is gone,
 - a thing or event that its attempt has reported.
 """
 

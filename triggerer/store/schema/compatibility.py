@@ -118,6 +118,5 @@ class SchemaWatch:
             async with self._database.reading() as session:
                 await refuse_if_too_old(session, self._database.name, self._migrations)
         except StoreError as error:
-            # It is safe to wait for the next check. If the database is down, no migration runs. If only this process
-            # cannot reach the database, its other parts cannot use the tables either.
+            # Waiting for the next check is safe. A service that cannot reach the database cannot use newer tables.
             _log.debug("the tables' age could not be checked", error=str(error))

@@ -51,7 +51,7 @@ class FencedWriter(GroupCommit[list[C]]):
 
     what: ClassVar[str]
     """The kind of the changes, as the beginning of a log message."""
-    # Writing a group again is safe: it writes identical rows.
+    # Writing a group again is safe. Only the failures of a replayed message (`Returned`) may then be counted twice.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 

@@ -9,8 +9,8 @@ from triggerer.domain.events import Fence
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
-# The statements below lock rows of the table `stream` in the order of their digests, like the recorder of events, so
-# that no two transactions can deadlock.
+# The statements below lock rows of the table `stream` in the order of their digests. So does the recorder of events.
+# Otherwise two of these transactions could deadlock.
 VALID: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
@@ -34,7 +34,7 @@ def valid_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
 def lock_out_owners(stream_digests: Iterable[str]) -> Script[None]:
     """Lock these streams, so that their owners cannot write for them until the transaction ends.
 
-    Locking waits for writes that are under way. So if this transaction moves a watcher to another stream, it sees
-    everything that was written for the watcher before. Later writes of the owner see that the watcher has moved.
+    The lock is granted once the owner's current writes have committed. So a transaction that moves a watcher to another
+    stream sees everything that the owner has written for the watcher. The owner's next write finds the watcher moved.
     """
     yield _LOCK(digests=sorted(stream_digests))

@@ -45,7 +45,7 @@ class Openings:
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Store the instant until which each new stream stays closed, and show the reason as its watchers' error.
+    """Store until when each new stream stays closed, and show the reason as the error of the stream's watchers.
 
     A stream is new until an instance has claimed it for the first time.
 

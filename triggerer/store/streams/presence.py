@@ -1,4 +1,4 @@
-"""Sends heartbeats for parts of the service that own no streams or runs, so that operators see that they are alive."""
+"""Sends heartbeats for the parts of the service that own no streams or runs, so that operators see which are alive."""
 
 from __future__ import annotations
 

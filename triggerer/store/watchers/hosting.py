@@ -34,10 +34,10 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """The positions of the trigger's watchers that are behind in a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes with parked messages of the trigger's watchers that an operator replays.
+    """Lanes with stored messages of the trigger's watchers.
 
-    An instance that starts to host the trigger needs all lanes with stored messages. So the caller of `load_triggers`
-    then replaces this field.
+    `load_triggers` returns only lanes with messages that an operator replays. An instance that starts to host the
+    trigger needs all lanes with stored messages, so it replaces this field by the result of `load_stored_backlogs`.
     """
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests, grouped by watcher. The requests for one watcher are sorted, earliest first."""
@@ -84,8 +84,8 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
         .where(Trigger.stream_digest.in_(list(stream_digests)))
         .order_by(Trigger.id, Watcher.id)
     )
-    # Read replay requests before positions. Then a request that is carried out in between is seen together with the
-    # positions that it set. In the other order, both could be missed.
+    # Read replay requests before positions. If a request is carried out between the two reads, the result contains the
+    # request and also the new positions. In the other order, it could contain neither.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
     stored_backlogs = await stored_backlog.load_stored_backlogs(
@@ -219,8 +219,8 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
                 "b_owner": state.fence.owner,
                 "b_epoch": state.fence.epoch,
             }
-            # All transactions that lock several watchers lock them in the order of their ids, so that they cannot
-            # deadlock.
+            # Write in the order of the watchers' ids. `mark_cleaned` locks watchers in this order too, so the two
+            # transactions cannot deadlock.
             for state in sorted(states, key=lambda one: one.watcher_id)
         ],
     )

@@ -30,8 +30,8 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-# Reads how many messages and bytes are stored for a watcher, and how many bytes for all watchers. The message to park
-# (`key`) is not counted, because it may be stored already.
+# Reads how many messages and bytes are stored for a watcher, and how many bytes are stored for all watchers. If the
+# message to park (`key`) is stored already, it is not counted.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
@@ -56,8 +56,8 @@ SET_ASIDE: Final = Statement(
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
 # Stores messages for backlogs. A message that is already stored keeps its state and its id, and thereby its place in
-# the order. If the watcher was deleted, or moved to another stream, it will not read this stream again, so the message
-# is parked.
+# the order. A watcher that was deleted or moved to another stream does not read the backlog of this stream. So a new
+# message for such a watcher is parked.
 STORE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
@@ -214,7 +214,7 @@ def _store(
     size_bytes = sum(len(what.data) for _, what in messages)
     known: set[tuple[int, str]] = set()
     if any(not usage.has_room(one, len(messages), size_bytes, bounds) for one in set(watchers)):
-        # There seems to be no room, but rows may have been deleted since the usage was read.
+        # There seems to be no room. But rows may have been deleted since the usage was read, so read it again.
         usage.forget()
         yield from usage.read(watchers)
         keys = sorted({(change.watcher_id, what.key) for change, what in messages})
@@ -253,7 +253,7 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages already had a row. If that row is from another stream of the watcher, it refers to that
+            # Some messages already had a row. If the watcher was in another stream then, the row refers to that
             # stream's copy of the bytes. So delete the copies stored above that no row refers to.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
@@ -290,8 +290,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # The message may already have had a row from another stream of the watcher, with that stream's copy of the bytes.
-    # Then no row refers to the copy stored above, and it is deleted.
+    # The message may already have had a row, from a time when the watcher was in another stream. Such a row refers to
+    # that stream's copy of the bytes. Then no row refers to the copy stored above, and it is deleted.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

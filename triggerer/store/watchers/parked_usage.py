@@ -22,7 +22,7 @@ class ParkedUsage:
     """How much space stored and parked messages take: the values that were last read, plus what was added since.
 
     Deletions are not subtracted, so the values may be too high. Messages that other instances store are not added, so
-    `total_bytes` must be read again from time to time.
+    the values may also be too low. `ParkedWriter` therefore reads them again every few seconds.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _Change = PositionChange | ReplayEnd
 class PositionWriter(FencedWriter[_Change]):
     """The `PositionSink` to which streams submit positions and finished replays.
 
-    Few changes wait at a time, because a stream submits one change at a time for each watcher and lane.
+    Few changes wait, because a stream submits the next change for a watcher and lane only after the previous one.
     """
 
     what = "positions of watchers that are behind"

@@ -59,8 +59,9 @@ async def ask_for_replay(
         start: Replay messages that were published from this instant on. None: from the earliest message.
         reemit: True to create events again, under new keys, for messages that already have events.
     Raises:
-        TriggererError: There is no such watcher, it has no shared stream, or `start` is in the future. Or `reemit` is
-            False, and events from after `start` were deleted, so the store cannot tell which messages had events.
+        TriggererError: There is no such watcher, it has no shared stream, or `start` is in the future. It is also
+            raised if `reemit` is False and events from after `start` were deleted. Then the store cannot tell which
+            messages had events.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)

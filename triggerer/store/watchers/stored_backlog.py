@@ -126,8 +126,8 @@ async def park_strays(session: AsyncSession) -> None:
     Messages that an operator replays are parked only if the watcher was deleted. They still reach a watcher that has
     moved to another stream.
     """
-    # With EXISTS instead of joins, the planner compared all pairs of rows of a table that had just grown, because it
-    # had no statistics yet.
+    # Use joins, not EXISTS. With EXISTS, PostgreSQL compared all pairs of rows when a table had just grown, because it
+    # had no statistics for the table yet.
     message = aliased(ParkedMessage)
     stray = (
         select(message.id)

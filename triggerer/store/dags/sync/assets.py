@@ -39,13 +39,13 @@ async def sync_assets(
 async def _rename_assets(
     session: AsyncSession, rows: dict[AssetKey, Asset], wanted: Iterable[AssetKey], now: datetime
 ) -> None:
-    """Rename assets. A new asset takes the row of an asset that the files do not declare and that has its name or URI.
+    """Rename assets: a new asset takes over an undeclared asset's row, if their names or their URIs are equal.
 
-    The renamed row keeps its watchers, queued events and schedules. Events keep the name and URI under which they were
-    recorded. If two new assets match one row, the asset whose name sorts first gets the row.
+    An asset is undeclared if no DAG file declares it. The renamed row keeps its watchers, queued events and schedules.
+    Events keep the name and URI under which they were recorded. If two new assets match one row, the asset whose name
+    sorts first gets the row.
 
-    Names and URIs are unique. If another asset that the files do not declare has the new name or URI, it is renamed to
-    `x-retired:<id>`.
+    Names and URIs are unique. If a second undeclared asset has the new name or URI, it is renamed to `x-retired:<id>`.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}
@@ -67,7 +67,7 @@ async def _rename_assets(
             del rows[old]
     for row, _ in renamed:
         await _record_identity(session, row)
-    # Use temporary names first. If two assets swap their URIs, direct updates violate the unique keys in any order.
+    # Use temporary names first. If two assets swap their URIs, the first direct update would violate a unique key.
     for row, _ in renamed:
         assign(row, name=f"x-renaming:{row.id}", uri=f"x-renaming:{row.id}")
     if renamed:
@@ -78,7 +78,7 @@ async def _rename_assets(
 
 
 async def _record_identity(session: AsyncSession, row: Asset) -> None:
-    """Before an asset is renamed, store its name and URI, unless no event was recorded under them."""
+    """Store the name and URI that an asset has before it is renamed, if events were recorded under them."""
     last = await session.scalar(
         select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == row.id)
     )

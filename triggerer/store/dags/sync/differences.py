@@ -17,7 +17,7 @@ from triggerer.store.streams.opening import Openings
 class Changed:
     """The rows that an update has written, and the state of new streams and missing files.
 
-    An update that wrote nothing sets only `openings`, `is_restoring` and `missing`.
+    If an update writes nothing, only `openings`, `is_restoring` and `missing` may have values.
     """
 
     files: set[str] = field(default_factory=set)

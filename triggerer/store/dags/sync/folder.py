@@ -74,9 +74,9 @@ async def sync_folder(
 
     - The definitions of a file stay if the file is broken, contradicts another file, is not parsed yet, or has been
       missing for less than `removal_grace`.
-    - DAGs of a deleted file become stale. Its watchers keep their rows, but lose their triggers.
+    - The DAGs of a deleted file become stale. The file's watchers keep their rows, but lose their triggers.
     - A trigger without watchers is deleted. A stream without triggers is deleted once no instance has its lease.
-    - `is_paused` is only set for a new DAG.
+    - `is_paused` is set only when a DAG gets its row. Later changes of the file do not pause or unpause the DAG.
     - A watcher keeps its row when its trigger changes. An asset keeps its row when its name or its URI changes.
 
     Args:

@@ -174,8 +174,8 @@ async def _drop_unused(
         if row.id not in used:
             await session.delete(row)
     await session.flush()
-    # A stream whose lease an instance still has may be closing. A later update deletes it. The DELETE checks the lease
-    # again, because the owner may renew the lease at this moment.
+    # Do not delete a stream whose lease an instance still has, because the instance may be closing the stream. A later
+    # update deletes it. The DELETE checks the lease again, because the owner may renew it at this moment.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):

@@ -36,8 +36,8 @@ SETTINGS: Final = {
 _APPLICATION: Final = "triggerer"
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IS_READ_ONLY: Final = "SELECT current_setting('transaction_read_only') = 'on'"
-# The first eight hexadecimal digits in the name of a WAL segment are the timeline. pg_control_checkpoint() shows a new
-# timeline only after a checkpoint.
+# Reads the timeline from the first eight hexadecimal digits in the name of a WAL segment. `pg_control_checkpoint()` is
+# not used, because it shows a new timeline only after the server's next checkpoint.
 _HISTORY: Final = """
 SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
@@ -91,8 +91,10 @@ class Primary:
         *,
         statement_timeout_s: float | None = STATEMENT_TIMEOUT_S,
     ) -> Any:
-        """Return a new asyncpg connection to the first of the URL's servers that takes writes.
+        """Return a new asyncpg connection to a server of the URL.
 
+        If the URL names several servers, the last server that accepted a connection is tried first. Servers that take
+        no writes are skipped, unless the URL has `target_session_attrs=any`.
         Args:
             statement_timeout_s: After this time a statement fails. None: a statement may take any time.
         Raises:

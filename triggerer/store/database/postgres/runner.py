@@ -31,11 +31,11 @@ ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # Four connections: for recording events, scheduling, claiming runs and writing results, so that none of these waits for
 # another.
 _SIZE: Final = 4
-# `enable_seqscan = off`: each statement of a script can use an index. But while a table is small, the server would plan
-# a scan of the whole table, and use the cached plan until the table is analysed. In a test with scans, the server's
-# time per run grew by a third within the first 1,600 runs.
-# `force_generic_plan`: each statement is planned once, for all values. Planning the scheduler's query each time took
-# three times as long as executing it.
+# `enable_seqscan = off`: the server must use indexes. While a table is small, the server would otherwise plan to scan
+# the whole table, and keep this plan until the table is analysed. In a test with such scans, the server's time per run
+# grew by a third within the first 1,600 runs.
+# `force_generic_plan`: the server plans each statement once, for all values. Planning the scheduler's query each time
+# took three times as long as executing it.
 _SETTINGS: Final = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
 T = TypeVar("T")
 
@@ -108,8 +108,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 yield connection
             except BaseException:
-                # Always roll back. A cancelled BEGIN may have reached the server, and the next user of the connection
-                # would then work inside that transaction.
+                # Always roll back, even if BEGIN was cancelled: it may have reached the server. The next user of the
+                # connection would then work inside that transaction.
                 if not connection.is_closed():
                     await self._roll_back(connection)
                 raise

@@ -80,7 +80,7 @@ class _Connection(aiosqlite.Connection):
 
         The result is None if the thread was never started, or if no event loop is running.
         """
-        # Ask only once. After the first request to end, the thread reads no further request.
+        # Ask only once. After the first request to end, the thread processes no other request.
         if not self._is_stopped:
             self._is_stopped = True
             self._tx.put_nowait((None, self._roll_back))

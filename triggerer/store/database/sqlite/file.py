@@ -1,8 +1,8 @@
 """Notices that a SQLite file was removed or replaced after it was opened.
 
 Without this check, SQLite would continue to write to the removed file, and the commits would be lost without an error.
-SQLite notices this itself (SQLITE_READONLY_DBMOVED), but not with a write-ahead log, which our databases use. The check
-takes two microseconds.
+SQLite's own check (SQLITE_READONLY_DBMOVED) does not work with a write-ahead log, which our databases use. Ours takes
+two microseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def beside(path: Path | str, suffix: str) -> Path:
 
 
 class SqliteFile:
-    """The file that was at `path` when this object was made.
+    """The file that was at `path` when this object was created.
 
     Raises:
         OSError: There is no such file, or this user has no access to it.

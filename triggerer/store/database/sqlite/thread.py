@@ -50,7 +50,8 @@ async def finish_in_thread(
     Raises:
         StillUnderWay: `work` has not ended after `seconds`, and continues.
         Exception: The exception that `work` raised.
-    Cancellation: Delayed until `work` has ended. A cancel scope then delivers it at the caller's next checkpoint.
+    Cancellation: Delayed until `work` has ended. If an anyio scope was cancelled, the caller first receives the result,
+        and its next `await` raises the cancellation. A cancellation by `Task.cancel` is raised by this function.
     """
     turn = _Turn(asyncio.get_running_loop(), work)
     driver: Any = connection

@@ -28,7 +28,7 @@ _ANNOUNCED: Final = "triggerer.announced"
 class Signal(StrEnum):
     """The kind of change that a commit made.
 
-    The subjects of a wake-up are the changed objects. For each signal, the parentheses say what the subjects are.
+    The subjects of a wake-up are the changed objects. The parentheses below say by which ids each signal names them.
     """
 
     EVENTS_QUEUED = "events_queued"

@@ -155,8 +155,8 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# `_PICKED` chooses the runs to claim. SQLite's planner ignores the LIMIT, so it would read all runs that ever existed
-# if `_PICKED` did not name an index. PostgreSQL makes an array of the chosen ids, and so executes `_PICKED` only once.
+# `_PICKED` chooses the runs to claim. On SQLite it names an index. SQLite's planner ignores the LIMIT, so it would
+# otherwise read all runs that ever existed. On PostgreSQL, ARRAY() makes the server execute `_PICKED` only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL

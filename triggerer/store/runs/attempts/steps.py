@@ -34,8 +34,8 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker starts an attempt now. It returns one row if this executor still has the run.
 
-    If the executor dies, the stored time shows `recover_orphans` that the attempt had started. The first attempt of a
-    run does not need this step, because its claim stores the time. This saves a transaction.
+    If the executor dies later, the stored time tells `recover_orphans` that the attempt had started. The claim of a
+    run's first attempt already stores the time. So the first attempt needs no `begin_run`, which saves a transaction.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
@@ -46,8 +46,8 @@ def save_launches(
 ) -> BoundStatement | None:
     """A step: store the latest states of launches. It returns a row for each stored launch.
 
-    A launch that has ended does not change. If an attempt reports an earlier attempt's launch as running, the launch
-    belongs to the reporting attempt from now on.
+    A launch that has ended does not change. If an attempt reports that a launch of an earlier attempt is running, the
+    launch belongs to the reporting attempt from now on.
 
     Args:
         news: States of launches, earliest report first, each with the `RunOrder` of the attempt that reports it.

@@ -50,9 +50,9 @@ class EventSelection:
 class Unchanged:
     """A condition for creating a run: the DAG's row has not changed since the scheduler read it.
 
-    Each scheduler that plans for the DAG changes this row. So if the condition holds, no other scheduler has planned
-    for the DAG since. A `CreateRun` with this condition is a whole transaction, and notifies other processes of the
-    run.
+    A scheduler that creates a run of the DAG also changes this row. So if the condition holds, no other scheduler has
+    created a run of the DAG since. A `CreateRun` with this condition is a whole transaction, and notifies other
+    processes of the run.
 
     On SQLite no condition is needed: no other process can write between the reading of the row and the creation of the
     run.

@@ -134,10 +134,11 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
 
 
 # The statement skips DAGs whose rows are locked by other transactions, so two such statements never wait for each
-# other. It also skips a row whose last version has another `xmin` than the scheduler read. With an equal `xmin`, no
-# other scheduler has planned for the DAG since.
+# other. It also skips a row whose last version has another `xmin` than the scheduler read. If `xmin` is equal, no other
+# scheduler has created a run of the DAG since.
 #
-# PostgreSQL takes the statement's snapshot before it reads the time, so a run is never older than one of its events.
+# PostgreSQL takes the statement's snapshot before `clock` reads the time. So a run that gets this time as its
+# `run_after` is not older than one of its events.
 _POSTGRES: Final = f"""
 asked AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[],

@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"(?P<number>\d{4})_(?:initial|before_\w+|(?P<after>af
 class Migrations:
     """The migrations that a release contains, in the order of their numbers.
 
-    The names of the files show whether a database is up to date, without importing Alembic.
+    The revisions are read from the names of the files, so that Alembic need not be imported to check a database.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -10,8 +10,7 @@ else:
     context.configure(
         connection=context.config.attributes["connection"],
         target_metadata=Base.metadata,
-        # All scripts run in the one transaction that the caller commits, so a failed upgrade changes
-        # nothing.
+        # Alembic opens no transactions of its own. The caller commits, or runs the script outside of transactions.
         transaction_per_migration=False,
         render_as_batch=False,
     )

@@ -42,9 +42,11 @@ class Asset(Base):
 class FormerIdentity(Base):
     """A former name and URI of an asset, and the last event that was recorded under them.
 
-    When an asset's name or URI changes, its row stays. So watchers, queues and schedules continue, and no event is lost
-    during the change. An event has the identity in the row with the lowest `last_event_id` that is not below the
-    event's id. Without such a row, it has the asset's current identity.
+    When an asset's name or URI changes, its row in `asset` stays. So watchers, queues and schedules continue, and no
+    event is lost during the change.
+
+    Of the asset's former identities, an event has the one with the lowest `last_event_id` that is equal to the event's
+    id or higher. If there is none, the event has the asset's current identity.
     """
 
     __tablename__ = "asset_former_identity"
@@ -83,10 +85,10 @@ class AssetEvent(Base):
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # These columns identify an event. A redelivered message, a repeated commit and another attempt of a task have
-        # equal values, so the event is stored once. Without an idempotency key, the writer makes one ("~" and a UUID),
-        # so the column is never null. The key comes first, so that rows that are written together are neighbours in the
-        # index, even if they belong to a thousand watchers.
+        # These columns identify an event. They are equal for a redelivered message, a repeated commit and another
+        # attempt of a task, so that the event is stored once. The column of keys is never null: an event without an
+        # idempotency key gets a unique one that begins with "~". The key comes first in the index, so that rows that
+        # are written together are neighbours, even if they belong to a thousand watchers.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
@@ -129,9 +131,10 @@ class QueuedAssetEvent(Base):
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The key begins with the event, so that new entries go to the end of the index. If the key began with the DAG,
-        # PostgreSQL would choose it, instead of the index below, for a DAG's waiting events while the queue is empty.
-        # The cached plan would later read every event that the DAG ever had.
+        # The key begins with the event, so that new entries go to the end of the index. A key that began with the DAG
+        # would slow down the query for a DAG's waiting events. If PostgreSQL planned this query while the queue is
+        # empty, it would choose the key instead of the index below. The cached plan would later read every event that
+        # the DAG ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

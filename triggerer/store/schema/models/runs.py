@@ -34,7 +34,7 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
-        # The next runs to claim. Held runs are not in this index, so a claim does not read them.
+        # This index finds the next runs to claim. It leaves out held runs, so that a claim does not read them.
         Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
         # This index lists a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
@@ -82,8 +82,8 @@ class DagRun(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     """The number of the last attempt. A claim adds 1.
 
-    If an attempt does not count towards `MAX_ATTEMPTS`, its end subtracts 1 again. But `hold_attempt` subtracts
-    nothing, because the delay before the next attempt grows with this number.
+    If an attempt does not count towards `MAX_ATTEMPTS`, 1 is subtracted when it ends. `hold_attempt` is an exception:
+    it subtracts nothing, because the delay before the next attempt grows with this number.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
     """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""
