@@ -31,8 +31,8 @@ async def check_targets(urls: Mapping[str, str]) -> None:
     Args:
         urls: The URLs by the names of their targets.
     Raises:
-        ConfigurationError: Apprise is not installed, or does not understand a URL. The message names the target, and
-            shows no secret.
+        ConfigurationError: Apprise is not installed or does not understand a URL, or the check does not start or end.
+            The message names the target, and shows no secret.
     """
     if not urls:
         return
@@ -66,14 +66,14 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    `on_outcome` is called for each message that was tried. If the deadline comes or the child process dies, a message
-    may have been sent without an answer. So `on_outcome` is then called with an error for the next message of each
-    target that has messages left and has refused none.
+    `on_outcome` is called for each message that was tried. If the deadline is reached or the child process dies, the
+    outcome of a message that is being sent remains unknown. It counts as an error: `on_outcome` is called with an error
+    for the next message of each target, unless a message of that target has failed already.
 
     Args:
         urls: The URLs by the names of their targets.
         messages: The messages by the names of their targets.
-        deadline: The sending is ended after this time.
+        deadline: After this time, the child process is killed.
     Raises:
         OSError: No process can be started.
     Cancellation: The sending is ended. Some messages without an outcome may have been sent.

@@ -107,7 +107,7 @@ class KafkaRanges:
             on_data_loss: If offsets are missing, "fail" raises `BrokenRanges`. "skip" logs a warning and leaves these
                 offsets out.
         Raises:
-            BrokenRanges: Offsets were deleted or lost, or a topic was deleted and created again.
+            BrokenRanges: With "fail": offsets were deleted or lost, or a topic was deleted and created again.
             BrokerError: The brokers do not answer, or do not have a topic.
             ConfigurationError: The Kafka client is not installed, or there is no such connection.
         """
@@ -145,8 +145,9 @@ class KafkaRanges:
             options: Further options of Spark's source. For an encrypted connection, give `kafka.security.protocol` and
                 the options of the login, because Spark's client does not read the configuration.
         Raises:
-            BrokenRanges: There is no range, or `check` raises this error.
-            ConfigurationError: The connection is encrypted and `options` has no protocol, or `check` raises this error.
+            BrokenRanges: There is no range to read.
+            ConfigurationError: The connection is encrypted, and `options` has no `kafka.security.protocol`.
+            Exception: Every error of `check`.
         """
         found = self.check(
             connection=connection, bootstrap_servers=bootstrap_servers, on_data_loss=on_data_loss
