@@ -218,8 +218,7 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # By default structlog prints the local variables of each frame, which may contain secrets or messages. The
-    # formatters below print tracebacks without variables.
+    # Print tracebacks without local variables, which structlog prints by default: they may contain secrets or messages.
     if not as_json:
         plain = structlog.dev.plain_traceback
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))

@@ -101,7 +101,7 @@ class Admission:
         return state.backlogs.live_source(self._member.source, lane.key, position) is None
 
     def _miss(self, entry: Entry) -> None:
-        """Count this message as failed. At the lane's head, the group decides whether the filter's watchers fall behind."""
+        """Count this message as failed. At the lane's head, the group decides whether the watchers fall behind."""
         state, seq = self._member.state, entry.seq
         state.absences.begin(self._member.source.watchers, seq)
         state.absences.end(self._member.source.watchers, seq + 1)

@@ -138,8 +138,8 @@ class Flow:
         lane = self._lanes.full.get(key)
         if lane is None:
             return False
-        # The producer may yield a message of a paused lane: the message was fetched before, or a rebalance has ended the
-        # pause. Such a message waits only if the lane is at its bound.
+        # The producer may yield a message of a paused lane: it had fetched the message before, or it lost the pause in
+        # a rebalance. Such a message waits only if the lane is at its bound.
         return lane not in self._paused or self._lanes.is_full(lane)
 
     async def _pause_until_free(self, key: Hashable) -> None:

@@ -223,9 +223,10 @@ class SlowSubscribers:
         return state.backlogs.live_source(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
-        """Return whether a sibling has passed the slow subscriber's first open message, live or while catching up.
+        """Return whether a sibling has passed the first message that the slow subscriber has not passed.
 
-        Without such a sibling, no subscriber would ack this message, so the broker would redeliver it to all.
+        A sibling that read the message while it caught up counts too. Without such a sibling, the message could fail
+        for all. Then the broker would redeliver it, and the slow subscriber would not fall behind alone.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane

@@ -38,9 +38,9 @@ def stage(
 class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    Staged events are submitted when the pump next runs. Have all subscribers passed the events' message by then? If so,
-    the producer's state after this message is stored in the same transaction. If not, the state is stored later: with
-    further events, or by `advance`.
+    Staged events are submitted when the pump next runs. If all subscribers have passed the events' message by then, the
+    same transaction stores the producer's state after this message. Otherwise the state is stored later: with further
+    events, or by `advance`.
 
     While a state is being stored, no message is advanced, and no other state is submitted.
     """
