@@ -1,8 +1,8 @@
 """Decides when a trigger that was restarted after a failure counts as working. Synchronous, no I/O, no clock.
 
 If its broker does not answer, a restarted trigger may run for half a minute before it fails again. So users see the
-trigger as failing until this attempt has run 1.5 times as long as the failed attempt. The limits are one second and
-`healthy_after_s`.
+trigger as failing until this attempt has run 1.5 times as long as the failed attempt, but at least one second and at
+most `healthy_after_s`.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service closed the channel or is gone. Or the received data is no frame, for example because
+            EOFError: The service closed the channel or is gone, or the received bytes are no frame. For example,
                 another process with this channel has read the beginning of the frame.
         """
         try:

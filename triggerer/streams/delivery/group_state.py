@@ -341,9 +341,8 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        Exception: the backlog of a replay without re-emission is dropped without an advance if the lane had no
-        broadcast since the rewind. If the broker redelivers one of the replayed messages, its idempotency key prevents
-        a second event.
+        The backlog of a replay without re-emission needs no advance if the lane had no broadcast since the rewind. If
+        the broker redelivers one of the replayed messages, its idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

@@ -10,7 +10,7 @@ from triggerer.domain.events import WatcherRef
 
 
 class OutcomeCounts:
-    """An event's numbers of subscribers: that ack it, that fail it, and that fail it without having pulled it."""
+    """How many subscribers ack an event, how many fail it, and how many fail it without having pulled it."""
 
     __slots__ = ("acking", "failing", "outcome", "unread")
 

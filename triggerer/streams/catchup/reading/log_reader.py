@@ -23,7 +23,7 @@ class LogReader:
 
     Args:
         on_arrival: Called in three cases: the first message since the last `take` has arrived, the reading has failed,
-            or the producer has reported a position without a message (`nothing_before`).
+            or the producer has reported a position before which no message is left (`nothing_before`).
     """
 
     def __init__(
