@@ -1,7 +1,8 @@
 """Decides when a trigger that was restarted after a failure counts as working. Synchronous, no I/O, no clock.
 
-A restarted trigger may run for half a minute until it notices that its broker does not answer. So users see the trigger
-as failing until it has run 1.5 times as long as the attempt that failed.
+If its broker does not answer, a restarted trigger may run for half a minute before it fails again. So users see the
+trigger as failing until this attempt has run 1.5 times as long as the failed attempt, but at least one second and at
+most `healthy_after_s`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from triggerer.streams import Member, MemberState
 
 _SHORTEST_S: Final = 1.0
 _LONGER: Final = 1.5
-"""The present attempt must last this many times as long as the failed attempt."""
+"""The new attempt must last this many times as long as the failed attempt."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,9 +23,9 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How many seconds the trigger ran in its last attempt. An attempt that fails before it has made the
-            trigger does not change this value. 0: the trigger ran for `healthy_after_s` or longer, or never.
-        works_at: The instant from which the present attempt counts as a success. None: the trigger does not run now.
+        lasted: How many seconds the trigger last ran. Attempts in which the trigger could not be made do not count. 0:
+            it ran for `healthy_after_s` or longer, or has never run.
+        works_at: From this instant the trigger counts as working. None: the trigger does not run now.
     """
 
     error: BaseException | None

@@ -44,17 +44,13 @@ class HostSettings:
     heartbeat: timedelta = timedelta(seconds=3.75)
     """The interval between heartbeats."""
     retry: timedelta = timedelta(seconds=1.25)
-    """The interval after a heartbeat that failed, in place of `heartbeat`."""
+    """The interval after a failed heartbeat."""
     drain: timedelta = timedelta(seconds=10)
     """How long to wait for outstanding events when a stream goes to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
     """A call that blocks the event loop for longer than this is logged. Zero: none is logged (for simulated loops)."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """A restarted trigger counts as working after this time, or earlier if its last attempt failed quickly
-    (`Attempts`).
-
-    Zero: the trigger counts as working as soon as it runs.
-    """
+    """After this time at the latest, a restarted trigger counts as working (`Attempts`). Zero: as soon as it runs."""
     capacity: int = 1000
     """How many triggers this instance hosts at most. All instances of a database must have the same capacity."""
 
@@ -261,9 +257,9 @@ class TriggerHost:
             self._wake.set()
 
     def _apply(self, heartbeat: Heartbeat) -> None:
-        # If the lease ended during the heartbeat, `_watch_lease` may not have stopped the streams yet. Stop them before
-        # the lease is extended. A stream that has noticed the end of the lease reads nothing until it is stopped, so an
-        # extension alone would leave it idle.
+        # If our lease ended during the heartbeat, stop the streams before the lease is extended: `_watch_lease` may not
+        # have run yet. A stream that has noticed the end of the lease waits to be stopped. An extension does not wake
+        # it.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)

@@ -31,7 +31,7 @@ HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
 """The last part of a lease. The owner stops the streams before this part begins.
 
-The margin leaves time for an advance that is still under way, and for clocks that differ in speed.
+The margin leaves time for an unfinished advance of the broker, and for clocks that differ in speed.
 """
 RETRY_INTERVAL: Final = 1 / 12
 """The interval between a heartbeat that failed and the next try."""
@@ -180,7 +180,7 @@ class Ownership:
         Args:
             digests: The streams whose watchers are shown as waiting from now on.
         Raises:
-            StoreError: The leases are not released. They end when they expire.
+            StoreError: It is not known whether the leases are released. The next heartbeat reads this from the store.
         """
         async with self._database.transaction() as session:
             await self._give_up(session, fences, digests)

@@ -19,12 +19,11 @@ class Writer(Protocol):
 class Unwritten:
     """Stopped streams that must not start again yet, because the store has not answered all of their changes.
 
-    When the instance's lease ends, its streams stop. When the lease is extended, they start again and read their rows
-    from the store. A change from before the stop may still be on its way to the store. So a stream waits for its
-    changes, because it would read old rows otherwise.
+    When the instance's lease ends, its streams stop. When a heartbeat extends the lease, the streams read their rows
+    from the store and start again. If a change from before the stop were still under way, a stream would read old rows.
 
-    An instance also waits before it releases a lease. After the release the store would refuse a late change, and the
-    next owner would repeat the work.
+    An instance also waits for these changes before it releases a lease. After the release the store would refuse them,
+    and the next owner would repeat the work.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:

@@ -45,9 +45,9 @@ class Difference:
         return tuple(one for one in hosted.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
-        """Return the changes for those streams whose new triggers are all ready.
+        """Return the changes, but not those of a stream that has a new trigger that is not ready.
 
-        A stream starts with all of its triggers, so that each of them receives the first message.
+        All triggers of a stream start together, so that each of them receives the first message.
         """
         waiting = {row.stream_digest for row in self.new if not is_ready(row)}
         if not waiting:
@@ -65,8 +65,8 @@ class Difference:
 class Roster:
     """The triggers that this instance hosts.
 
-    A trigger whose class derives another stream key is hosted on two streams for a moment, if its former stream cannot
-    change yet.
+    If a trigger's class derives another stream key now, the trigger moves to another stream. For a moment it may be
+    hosted on both streams: the old stream does not change before all of its new triggers are ready.
     """
 
     def __init__(self) -> None:

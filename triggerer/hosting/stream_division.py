@@ -44,7 +44,6 @@ class _Other:
 
 
 def _outgrows(size: int, room: int) -> bool:
-    """Return whether a stream of this size does not fit into the remaining room."""
     return size > room
 
 

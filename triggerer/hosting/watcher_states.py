@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 class StateWriter:
     """Writes the states of this instance's triggers to the store.
 
-    A restarted trigger is shown as failing until it has worked for a while (`Attempts`), `healthy_after` at most.
+    After a restart, users see a trigger as failing until it has run for a while (`Attempts`), at most `healthy_after`.
     """
 
     def __init__(

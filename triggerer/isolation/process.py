@@ -26,7 +26,7 @@ _REAP_S: Final = 5.0
 
 
 class TriggerProcess(RemoteTrigger):
-    """Runs a trigger in a process, for code that computes, keeps the interpreter's lock, leaks or crashes."""
+    """Runs a trigger in a process, for code that computes, keeps the interpreter's lock, leaks memory or crashes."""
 
     def __init__(self, setup: Setup, tasks: TaskGroup) -> None:
         """Make the object; `open` starts the process.
@@ -48,8 +48,8 @@ class TriggerProcess(RemoteTrigger):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # The start is shielded: a cancellation after the process has started would skip `_talk`, and `aclose` waits
-        # until `_talk` has ended.
+        # The start is shielded, because a cancellation after the process has started would skip `_talk`. Then `aclose`
+        # would wait in vain for the end of `_talk`.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")

@@ -35,7 +35,7 @@ Placement = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """Where triggers run, and the settings with which a process makes a trigger."""
+    """Which triggers run in a thread or process of their own, and what a process needs to make its trigger."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Where triggers run, by class path or by `<asset>/<watcher>`. If there are both, the watcher's entry counts.
@@ -97,7 +97,7 @@ class Isolation:
     def proxy_class(
         self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
     ) -> type[BaseEventTrigger]:
-        """Return a proxy class: it takes the arguments of `cls`, and runs the code of `cls` in a thread or process.
+        """Return a proxy class with the arguments of `cls`, whose filter or `run()` runs in a thread or process.
 
         Args:
             classpath: The path by which a process loads the class.
@@ -162,8 +162,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run in another thread or process.
 
-    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. A
-    thread then runs this trigger. A process makes a second trigger from the same arguments.
+    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. If
+    the trigger is isolated in a thread, the thread runs this object. A process makes another one from the arguments.
     """
 
     isolation: ClassVar[Isolation]

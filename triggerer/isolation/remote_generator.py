@@ -43,8 +43,8 @@ class RemoteGenerator:
     """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
     `pump` and `events` run concurrently, because a filter may read the stream in a child task while it yields events.
-    The pump pulls a raw event from the runtime only after the isolated filter has requested one, even if the event was
-    sent ahead. Otherwise the runtime would count the event before it as passed too early.
+    When the pump pulls a raw event, the runtime counts the previous event as passed. So the pump pulls an event only
+    after the isolated filter has requested it, even if the event was sent ahead.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -52,7 +52,8 @@ class RemoteGenerator:
         self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
-        # In a plugin's own test there may be no runtime, so the next events are unknown, and none is sent ahead.
+        # Only a live filter has a `Subscriber`. Without one, as during catch-up or in a plugin's own test, the next
+        # events are unknown, and none is sent ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
         self._requested = 0
         self._pulled = 0
@@ -102,8 +103,8 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # The filter may have opened an event that was sent ahead before the pump has pulled it. So wait for the pump.
-        # After the end of the stream the pump pulls nothing, and the runtime ignores what the filter yields.
+        # If the event was sent ahead, the pump may not have pulled it yet, so wait for the pump. After the end of the
+        # stream the pump pulls nothing, and the runtime ignores what the filter yields.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 
@@ -151,8 +152,8 @@ class RemoteGenerator:
             try:
                 packed.append(self._remote.pack(raw))
             except PluginError as error:
-                # The filter receives this error from its stream, and may ignore it. But the filter has not received the
-                # event, so the event must not count as passed: `events` raises the error too.
+                # The stream raises this error in the filter, which may catch it and continue. The event must not count
+                # as passed then, because the filter has not received it. So `events` raises the error too.
                 self._not_packed = error
                 raise
         # Send a large event alone: two events of the largest size do not fit into one frame.

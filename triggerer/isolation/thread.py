@@ -125,7 +125,7 @@ def _same(value: Any) -> Any:
 
 
 def _size_of_payload(payload: Any) -> int:
-    """Return the size of the payload as JSON. 0: it cannot be written as JSON, and the store will refuse the event."""
+    """Return the size of the payload as JSON. 0: unknown, for instance because a key of a mapping is no string."""
     try:
         return len(orjson.dumps(payload, default=str))
     except TypeError:

@@ -15,8 +15,8 @@ T = TypeVar("T")
 class ThreadsafeQueue(Generic[T]):
     """A queue for items from any thread. One task of the event loop that made the queue gets the items in order.
 
-    If several items arrive before the task reads, they wake the loop only once. The queue has no bound: the callers of
-    `put` limit how many items they add.
+    Several items that arrive before the task reads wake the loop only once. The queue has no bound, so the callers of
+    `put` must limit their items.
     """
 
     def __init__(self) -> None:

@@ -34,8 +34,8 @@ async def check_targets(urls: Mapping[str, str]) -> None:
     Args:
         urls: The URLs by the names of their targets.
     Raises:
-        ConfigurationError: Apprise is not installed, or does not understand a URL. The message names the target, and
-            shows no secret.
+        ConfigurationError: Apprise is not installed or does not understand a URL, or the check does not start or end.
+            The message names the target, and shows no secret.
     """
     if not urls:
         return

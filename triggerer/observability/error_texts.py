@@ -1,8 +1,8 @@
 """Turns errors into texts for the store, without the secrets that this process knows.
 
-Other processes do not know these secrets, so they could not hide them when they show the text. But every process can
-recognize a secret by its position, such as after `password=`. So the search for positions happens when the text is
-shown. Here it would take milliseconds for each traceback, and a thousand watchers may fail at once.
+Only this process knows these secrets, so it must hide them before the text is stored. A secret that is known by its
+position, such as after `password=`, is hidden only when the text is shown. Here that search would take milliseconds for
+each traceback, and a thousand watchers may fail at once.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
 def undo_changes() -> None:
     """Restore the logging settings that users' code changed while it was imported.
 
-    `logging.config.dictConfig`, for example, disables all loggers that it does not name, and `structlog.configure`
-    affects our loggers as well. If `undo_changes` were not called, log lines of the service would be lost.
+    `logging.config.dictConfig`, for example, disables by default all loggers that it does not name, and
+    `structlog.configure` changes our loggers too. Without `undo_changes`, log lines of the service would be lost.
     """
     if not _installed:
         return
@@ -173,10 +173,10 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Lets a library's warning or error pass once in `every_s` seconds. Lines that differ only in arguments are equal.
+    """Lets each warning or error of a library pass once in `every_s` seconds. Arguments of the line do not count.
 
     aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that
-    passes has the number of dropped lines.
+    passes also tells how many were dropped.
     """
 
     def __init__(self, libraries: Sequence[str], *, every_s: float = 10.0) -> None:
@@ -218,8 +218,7 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
         render = TerminalRenderer(stream, is_whole=is_whole)
         # Redact again after rendering, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # By default structlog prints the local variables of each frame, which may contain secrets or messages. The
-    # formatters below print tracebacks without variables.
+    # Print tracebacks without local variables, which structlog prints by default: they may contain secrets or messages.
     if not as_json:
         plain = structlog.dev.plain_traceback
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))

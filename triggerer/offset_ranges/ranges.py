@@ -107,7 +107,7 @@ class KafkaRanges:
             on_data_loss: If offsets are missing, "fail" raises `BrokenRanges`. "skip" logs a warning and leaves these
                 offsets out.
         Raises:
-            BrokenRanges: Offsets were deleted or lost, or a topic was deleted and created again.
+            BrokenRanges: With "fail": offsets were deleted or lost, or a topic was deleted and created again.
             BrokerError: The brokers do not answer, or do not have a topic.
             ConfigurationError: The Kafka client is not installed, or there is no such connection.
         """

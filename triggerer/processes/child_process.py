@@ -174,9 +174,9 @@ class ChildProcess:
         return await self._leader.wait()
 
     async def reap(self) -> int:
-        """End the process and read all of its output. `supervise` must be running.
+        """Kill the process if it does not end within one second, and read the rest of its output.
 
-        A process that does not end within one second is killed.
+        `supervise` must be running.
 
         Returns:
             The exit code. Negative: the number of the signal that killed the process.

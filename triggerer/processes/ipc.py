@@ -35,7 +35,7 @@ _STALL_S: Final = 60.0
 
 
 class ChannelClosed(Exception):
-    """The child closed its end or died, or our end was closed.
+    """The child closed its end of the channel or died, or our end was closed.
 
     Args:
         unread: True if the child ended without reading everything that was sent to it.
@@ -240,7 +240,7 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service closed the channel or is gone. Or the received data is no frame, for example because
+            EOFError: The service closed the channel or is gone, or the received bytes are no frame. For example,
                 another process with this channel has read the beginning of the frame.
         """
         try:
@@ -295,8 +295,8 @@ def connect_to_parent() -> ChildChannel:
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # The owner of an open file description gets the signal (F_SETOWN in fcntl(2)). The inherited description is
-        # shared with the parent. Opening the pipe again creates a description for this process alone.
+        # An open file description has one owner, which gets the signal (F_SETOWN in fcntl(2)). The inherited
+        # description also serves other processes, so its owner must stay. Opening the pipe again creates a new one.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

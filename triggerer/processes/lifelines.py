@@ -55,8 +55,8 @@ def arm_again() -> None:
     inherited = _armed.copy()
     _armed.clear()
     for lifeline in inherited:
-        # The owner of an open file description gets the signal (F_SETOWN in fcntl(2)). The inherited description is
-        # shared with the parent. Opening the pipe again creates a description for this process alone.
+        # An open file description has one owner, which gets the signal (F_SETOWN in fcntl(2)). The inherited
+        # description also serves the parent, so its owner must stay. Opening the pipe again creates a new description.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
 

@@ -14,9 +14,9 @@ _TRIES: Final = 20
 def give_way(niceness: int) -> None:
     """Raise the niceness of this process and of its descendants. The process must lead a session.
 
-    With autogroups (sched(7)), Linux divides the processor among sessions. The niceness of a process counts only within
-    its session, and the session has a niceness of its own. So this function raises both. The session's niceness stays
-    as it was if the system has no autogroups, denies the change, or is busy with such changes for two seconds.
+    With autogroups (sched(7)), Linux divides the processor among sessions. A process's niceness counts only within its
+    session, which has a niceness too. So this function raises both. If the system has no autogroups, denies the change,
+    or is busy with such changes for two seconds, only the niceness of the process is raised.
     """
     os.nice(niceness)
     for _ in range(_TRIES):

@@ -26,8 +26,9 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    A plain `KeyboardInterrupt` could lose our exit code. If it leaves code that was compiled from a string, such as the
-    code that `dataclass` generates, CPython ends the process by the signal (`run_eval_code_obj` in pythonrun.c).
+    With a plain `KeyboardInterrupt` our exit code could get lost. If it propagates out of code that was compiled from a
+    string, such as code that `dataclass` generates, CPython later kills the process with SIGINT (`run_eval_code_obj` in
+    pythonrun.c).
     """
 
 

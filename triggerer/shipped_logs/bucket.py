@@ -137,7 +137,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     """Open a client for the bucket. No request is sent, except for credentials that need one.
 
     Raises:
-        BucketError: The SDK finds no region, or does not find the profile that the environment names.
+        BucketError: The client cannot be made, for example because the SDK finds no region.
     """
     # The first call imports the SDK and reads its description of S3, which takes a quarter of a second.
     loader = await to_thread.run_sync(_loader)

@@ -1,4 +1,4 @@
-"""Keeps plugin code from silently ending the task that runs it, and from ending anything else."""
+"""Turns cancellations and exits that plugin code causes into errors, so that they do not end our tasks."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
     async def sleep_until(self, deadline: float) -> None:
-        """Wait until `monotonic()` has reached `deadline`. If it has passed already, only run a checkpoint."""
+        """Wait until `monotonic()` has reached `deadline`. Other tasks get a turn even if `deadline` is in the past."""
 
 
 class SystemClock:

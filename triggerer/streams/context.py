@@ -45,8 +45,7 @@ class RuntimeContext:
     states: StateStore | None = None
     """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""
     with_state: EventsWithState | None = None
-    """Stores events, and the producer's state after these events, in one transaction. None: the state has its own,
-    later transaction.
+    """Stores events and the producer's state after them in one transaction. None: the state is stored after the events.
     """
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
@@ -59,8 +58,7 @@ class RuntimeContext:
     )
     """The limit of unanswered events, shared by all watchers that catch up.
 
-    So a group commit that contains a live event contains at most this number of catch-up events. Events of live filters
-    count against other limits.
+    So at most this number of catch-up events delay the transaction of a live event. Live events have other limits.
     """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now

@@ -1,4 +1,4 @@
-"""Tells whether the event loop has turned, cheaply enough for code that runs for each message."""
+"""A flag that tells whether other tasks may have run. Cheap enough for code that runs for each message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class LoopTick:
-    """Tells whether the event loop has turned since `watch` was called, so that other tasks may have run."""
+    """`has_turned` is True if the event loop has run other callbacks since the last call of `watch`."""
 
     __slots__ = ("_loop", "has_turned")
 
@@ -15,7 +15,7 @@ class LoopTick:
         self.has_turned = True
 
     def watch(self) -> None:
-        """Begin to watch for the next turn of the event loop."""
+        """Set `has_turned` to False until the event loop's next iteration."""
         if self.has_turned:
             self.has_turned = False
             self._loop.call_soon(self._record_turn)

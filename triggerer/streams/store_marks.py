@@ -20,9 +20,8 @@ class KnownMark(StoreMark):
 
     Attributes:
         stored: The newest mark that the database is known to have.
-        is_in_order: True if the last `check` found no mark at the broker that is newer than the database. Only then is
-            the mark renewed. In a restored database, a renewed mark would soon be newer than the broker's marks, and
-            nobody would notice the restore.
+        is_in_order: True if the last `check` found no newer mark at the broker. Only then may the mark be renewed. If
+            the database was restored, a renewed mark would be newer than the broker's, and would hide the restore.
     """
 
     def __init__(self, stored: StoredMark) -> None:

@@ -12,8 +12,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 class Admission:
     """Decides for one subscriber which messages its filter receives, and for which watchers the derived events count.
 
-    The subscriber uses this class only while a lane of the stream has a backlog, or if the filter was absent. A
-    watcher's backlog in a lane (a partition or a FIFO group) consists of the messages that the watcher misses there.
+    The subscriber asks only while a lane of the stream has a backlog, or if the filter was absent.
     """
 
     __slots__ = ("_member", "_missed_to", "open_source", "sent_ahead", "was_absent")
@@ -21,7 +20,7 @@ class Admission:
     def __init__(self, member: Deriver) -> None:
         self._member = member
         self.was_absent = False
-        """True if the watchers may have missed outstanding events at which they may still fall behind."""
+        """True if the filter may have missed outstanding messages, so that its watchers may still fall behind there."""
         self.sent_ahead = 0
         """The number of the first event that `Subscriber.known_ahead` has not returned."""
         self.open_source: EventSource | None = None
@@ -30,7 +29,7 @@ class Admission:
         If some watchers of the subscriber are behind, this event source has only the other watchers.
         """
         self._missed_to = 0
-        """The number after the last message that the filter missed because an earlier message was not decided."""
+        """The number after the last message that `_miss` has counted as failed."""
 
     def open_to_all(self) -> None:
         """Let events of the open message count for all watchers of the subscriber."""
@@ -39,12 +38,15 @@ class Admission:
     def admits(self, entry: Entry) -> bool:
         """Return whether the filter receives this message.
 
-        A filter skips the message if all of its watchers are behind in the lane. A filter that was absent also skips a
-        lane in two cases:
+        A filter skips the message in these cases:
 
-        - The lane has messages from before the filter's return. At each of them the group decides whether the filter's
-          watchers fall behind.
-        - The broker redelivers a failed message of the lane.
+        - All of its watchers are behind in the lane.
+        - The filter was absent, and the lane has messages from before its return. At each of them the group decides
+          whether the filter's watchers fall behind.
+        - The filter was absent, and the broker redelivers a failed message of the lane.
+        - In a log, a watcher is behind in the lane, and its position is not durable.
+
+        In the last three cases the message counts as failed for the filter's watchers.
         """
         state, lane = self._member.state, entry.lane
         assert lane is not None
@@ -69,8 +71,8 @@ class Admission:
                 and state.reads_log
                 and not state.backlogs.are_stored(self._member.source, lane.key)
             ):
-                # An earlier group ended while a watcher's position was being stored. Fail the message, so that its lane
-                # waits until the position is durable.
+                # For example, an earlier group ended while the position was being stored. Fail the message, so that its
+                # lane waits until the position is durable.
                 self._miss(entry)
                 return False
             self.open_source = source if source is not self._member.source else None
@@ -99,10 +101,7 @@ class Admission:
         return state.backlogs.live_source(self._member.source, lane.key, position) is None
 
     def _miss(self, entry: Entry) -> None:
-        """Count this message, which the filter does not receive, as failed.
-
-        When the message is at the head of its lane, the group decides whether the filter's watchers fall behind there.
-        """
+        """Count this message as failed. At the lane's head, the group decides whether the watchers fall behind."""
         state, seq = self._member.state, entry.seq
         state.absences.begin(self._member.source.watchers, seq)
         state.absences.end(self._member.source.watchers, seq + 1)

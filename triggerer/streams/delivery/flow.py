@@ -61,8 +61,8 @@ class Flow:
         Meanwhile no event is pulled, so the messages stay with the broker. A subscriber with a full queue fails if it
         reads no event within the grace (`overflow_grace`).
 
-        While the group stops, the event that was pulled last is broadcast only on the fast path, where nothing would
-        deliver it again. In ack mode the broker redelivers the event.
+        While the group stops, the last pulled event waits here in ack mode, and the broker redelivers it. On the fast
+        path it is broadcast, because nothing would deliver it again.
 
         Args:
             payload: The broker payload of the pulled event. The producer finds the event's lane in it. None on the fast
@@ -117,8 +117,8 @@ class Flow:
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
             return next_seq
         free = next_seq + self._settings.max_outstanding - self._lanes.outstanding
-        # A subscriber that joins, or becomes active, begins to read at `next_seq` or later. So it cannot lower the
-        # result of this method before the next check.
+        # A subscriber that joins or becomes active later begins to read at `next_seq` or later. So it cannot lower this
+        # result.
         lowest = min((one.pulled for one in self._subscribers), default=next_seq)
         return min(free, min(lowest, next_seq) + self._settings.subscriber_queue_size)
 
@@ -138,8 +138,8 @@ class Flow:
         lane = self._lanes.full.get(key)
         if lane is None:
             return False
-        # The producer has paused the lane, but may still yield messages that it had fetched, or may have forgotten the
-        # pause in a rebalance. Such a message waits only if the lane is at its bound.
+        # The producer may yield a message of a paused lane: it had fetched the message before, or it lost the pause in
+        # a rebalance. Such a message waits only if the lane is at its bound.
         return lane not in self._paused or self._lanes.is_full(lane)
 
     async def _pause_until_free(self, key: Hashable) -> None:

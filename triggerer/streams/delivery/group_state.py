@@ -98,7 +98,7 @@ class GroupState:
     The broker redelivers all later messages of the lane, including messages that are broadcast meanwhile.
     """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
-    """By lane, an event number. Outstanding events before this number are redelivered, because a message failed."""
+    """By lane, an event number. The broker redelivers outstanding events before it, because a message failed."""
     failed_in: dict[Hashable, Position] = field(default_factory=dict)
     """By lane, the position of the last failure that the broker has learned of."""
     is_poll_waiting: bool = False
@@ -109,10 +109,10 @@ class GroupState:
     """By watcher id, the selector of the watcher's newest trigger."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane, the lane's dictionary in `Backlogs.by_lane` when the tail began, and the tail (the newest messages).
+    """By lane, a pair: the lane's dictionary in `Backlogs.by_lane` when the tail began, and the tail.
 
-    If `Backlogs` now has another dictionary for the lane, the lane was without backlogs meanwhile, and the tail is
-    outdated.
+    `Backlogs` drops the dictionary when the lane has no backlog. So if the lane has another dictionary now, messages
+    were broadcast without being added to the tail, and the tail is outdated.
     """
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
     """The last broadcasts of a queue that has backlogs.
@@ -133,7 +133,7 @@ class GroupState:
     failed: int = 0
     """The number of messages that the broker must deliver again."""
     is_stopping: bool = False
-    """True if no further message is pulled, because the service stops, or the group was closed."""
+    """True while no message is pulled, for instance because the service stops or no member is left."""
     is_ending: bool = False
     """True if no subscriber can join. Set where a failure is first seen, before any await."""
     is_closed: bool = False
@@ -341,8 +341,8 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A replay without re-emission does not wait for the broker if the lane had no broadcast since. Its messages were
-        resolved before the replay. If the broker redelivers one of them, the idempotency key prevents a second event.
+        The backlog of a replay without re-emission needs no advance if the lane had no broadcast since the rewind. If
+        the broker redelivers one of the replayed messages, its idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

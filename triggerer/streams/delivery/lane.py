@@ -10,7 +10,7 @@ from triggerer.domain.events import WatcherRef
 
 
 class OutcomeCounts:
-    """How many subscribers ack an event, how many fail it, and how many of the failing ones have not pulled it."""
+    """How many subscribers ack an event, how many fail it, and how many fail it without having pulled it."""
 
     __slots__ = ("acking", "failing", "outcome", "unread")
 
@@ -192,7 +192,7 @@ class Lane:
     has_failed: bool
     """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """If `has_failed`: the number after the last event before the first failed event of the current `advance`.
+    """Valid if `has_failed`. The events of the current batch before this number precede its first failed event.
 
     0: the batch begins with a failed event.
     """
@@ -254,6 +254,6 @@ Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
 """Decides which outcome `advance` receives for an event at its lane's head.
 
 The function is called if a subscriber failed or rejected the event, and for every event of a lane in
-`Lanes.decided_lanes`. None: the event waits. In this case the function has made the event unresolved again. Later the
+`Lanes.decided_lanes`. None: the event waits for the store. The function has then increased `Entry.unresolved`. The
 store's answer resolves the event, and queues the lane.
 """

@@ -146,11 +146,11 @@ class Ledger:
         member.done = min(member.done, self.next_seq)
         if opened is not None and not opened.is_in_flight:
             if opened.seq < member.done:
-                # The member has rejected its open event, and now fails. The event counts as failed.
+                # The member has rejected its open event. Now it fails, so the event counts as failed.
                 self.refuse(member, opened)
             elif opened.nacks is not None and opened.nacks.has_refused(member):
-                # The store has refused an event that the member derived from the open event, so the member counts as
-                # failing. The step below counts the member again, so take back the first count.
+                # The store has refused an event derived from the open event, so the member is in `nacks.failed`. The
+                # step below counts the member too, so remove it from `nacks.failed`.
                 opened.nacks.failed -= 1
         if opened is not None and opened.seq >= member.done and not opened.is_in_flight:
             opened.make_nacks().unread -= 1
@@ -274,8 +274,8 @@ class Ledger:
             or 2 * behind >= len(self.events)
             or self._passed_bytes >= _TRIM_AT_BYTES
         ):
-            # Trim often, so that few old events stay. But a trim moves all later items, so let it remove at least 512
-            # events, 1 MiB, or half of the list.
+            # A trim moves all later items, so it is worth its cost only if it frees 512 events, 1 MiB, or half of the
+            # list.
             del self.events[:behind]
             del self.entries[:behind]
             self.base = until

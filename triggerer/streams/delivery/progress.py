@@ -40,7 +40,7 @@ class ProgressSignal:
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
-        # Other code does not call `signal` while the flag is set, and the pump does not clear the flag while it awaits
-        # an advance. If this method did not clear the flag, its caller would not be woken.
+        # Clear the flag here too. While it is set, other code does not call `signal`, and the pump does not clear it
+        # while it awaits an advance. So the caller would not be woken.
         self.is_signalled = False
         await self._room.wait()

@@ -28,9 +28,9 @@ advance is a request to the broker.
 class Pump:
     """Releases an event to its lane once all subscribers have passed it, and advances each lane whose head is ready.
 
-    A lane's next advance starts only after the previous advance has returned, or `advance_lanes` has reported the lane
-    as advanced. If the producer declares that its lanes advance side by side, several lanes are advanced at a time,
-    otherwise one. An advance that raises ends the group.
+    Usually one lane is advanced at a time. If the producer declares `lanes_advance_side_by_side`, several are. A lane's
+    next advance starts once the previous one has returned, or `advance_lanes` has reported the lane as advanced. An
+    advance that raises ends the group.
     """
 
     def __init__(self, state: GroupState) -> None:

@@ -26,7 +26,7 @@ TURNS_BEFORE_OVERFLOW: Final = 8
 
 
 class _Filled(NamedTuple):
-    """The newest events that fill more than half of the bound of a lane or the stream (see `SlowSubscribers`)."""
+    """The fewest newest events of a lane or the stream that together exceed half of its bound."""
 
     newest: int
     """The number of the newest event."""
@@ -43,18 +43,18 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for messages.
 
-    A full lane, or a stream at its bound, stays paused until its outstanding events fill at most half of the bound. So
-    a subscriber causes the pause if the events that it has not passed fill more than half. Otherwise the store or the
-    broker causes the pause.
+    A lane or stream that has reached its bound stays paused until its outstanding events fill at most half of the
+    bound. So a subscriber causes the pause if the events that it has not passed fill more than half. Otherwise the
+    store or the broker causes the pause.
 
-    A sibling waits for messages of a lane once it has passed all messages of the lane, or has read them while it
-    catches up. A sibling waits for messages of the stream once it has passed all messages.
+    A sibling waits for messages once it has passed all messages of the paused lane or stream. In a lane, a sibling that
+    catches up waits too, once it has read the lane's messages.
 
-    While the store is slow, no subscriber counts as slow. If the newest message alone fills more than half of a bound
-    in bytes, a subscriber may take the overflow grace, from the broadcast on, to pass the message.
+    While the store is slow, no subscriber counts as slow. One large message may fill more than half of a bound in
+    bytes. Then a subscriber has the overflow grace, counted from the broadcast, to pass this message.
 
-    `run` is a task of the group if watchers may fall behind. It looks for slow subscribers when a lane becomes full or
-    the poll pauses (`request_check`), and then at each progress of the group, until the pause is over.
+    If watchers may fall behind, `run` is a task of the group. It begins to check when a lane becomes full or the poll
+    pauses (`request_check`). It checks again at each progress of the group, until the pause is over.
     """
 
     def __init__(
@@ -225,10 +225,8 @@ class SlowSubscribers:
     def _has_sibling_past(self, slow: Subscriber) -> bool:
         """Return whether a sibling has passed the first message that the slow subscriber has not passed.
 
-        A sibling also counts if it has read this message while it caught up.
-
-        Without such a sibling the slow subscriber cannot fall behind alone: the message would fail for all, and be
-        redelivered.
+        A sibling that read the message while it caught up counts too. Without such a sibling, the message could fail
+        for all. Then the broker would redeliver it, and the slow subscriber would not fall behind alone.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane
@@ -262,10 +260,10 @@ class SlowSubscribers:
                 self._again_at = min(self._again_at, due)
 
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
-        """Return the newest events of the lane, or of the stream (None), that fill more than half of a bound.
+        """Return the newest events of the lane, or of the stream (None), that exceed half of a bound.
 
-        The result is used again until a newer event comes. It may include events that all subscribers have passed in
-        the meantime.
+        The result is cached until a newer event is broadcast. By then, all subscribers may have passed its first
+        events.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

@@ -38,11 +38,11 @@ def stage(
 class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    Derived events are submitted when the pump next runs. If all subscribers have passed the events' message by then,
-    the producer's state after this message is stored in the same transaction. Otherwise the state is stored later, with
-    further events of the message or by `advance`.
+    Staged events are submitted when the pump next runs. If all subscribers have passed the events' message by then, the
+    same transaction stores the producer's state after this message. Otherwise the state is stored later: with further
+    events, or by `advance`.
 
-    While a state is being stored, no event is advanced, and no other state is submitted.
+    While a state is being stored, no message is advanced, and no other state is submitted.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Staging:
     def flush(self) -> None:
         """Submit the staged events. The pump calls this after it has released the passed events to their lanes."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
-            # When one of the last three conditions ends, the pump calls `flush` again.
+            # The pump calls `flush` again when a state has been stored, or the advance after it has returned.
             return
         passed = self._find_passed()
         if not passed:

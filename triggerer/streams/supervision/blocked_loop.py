@@ -82,8 +82,9 @@ class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
-    seconds, the thread reports a stall. It reports no stall that is shorter than `threshold`, and every stall that is
-    longer than 1.5 `threshold`, except if the system had paused the loop's thread or the process.
+    seconds, the thread reports a stall. Stalls shorter than `threshold` are not reported. Longer stalls are reported
+    for certain only from 1.5 `threshold` on. A stall is ignored if the system had paused the loop's thread or the
+    process.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -108,8 +109,8 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` first. The thread checks `_stopped` after it has cleared `_answered`, so it cannot clear the
-        # last signal and then wait for another.
+        # The order matters. The thread clears `_answered` and then checks `_stopped`. So it cannot clear this last
+        # signal and then wait for another.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)
@@ -153,8 +154,8 @@ class StallWatch:
             # The loop's thread mostly waited for a processor: the machine is overloaded. Blame no code.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
-            # The loop's thread did not compute, so the interpreter's lock was free. Yet this thread woke late too:
-            # the whole process was suspended.
+            # The loop's thread did not compute, so it did not hold the interpreter's lock. Yet this thread woke late
+            # too, so the whole process was suspended.
             return None
         name, kind, owner = _owner_of(task)
         return Stall(

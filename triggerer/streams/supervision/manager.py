@@ -83,9 +83,9 @@ class Manager:
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 
-        Before the poll of a new stream starts, each trigger of the stream has joined or counts as absent, so no trigger
-        loses a message. A trigger whose code raises is made again after a delay, and is absent until then. Its stream
-        is known by `TriggerSpec.stream_id`.
+        Before the poll of a new stream starts, each trigger of the stream has joined or counts as absent. So no trigger
+        loses a message. If a trigger cannot be made, it is absent, and is made again after a delay. Meanwhile
+        `TriggerSpec.stream_id` tells which stream it belongs to.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]

@@ -15,8 +15,8 @@ from triggerer.streams.clock import Clock
 
 _log = structlog.get_logger(__name__)
 
-# At most one refusal is reported per second, because the store may refuse every row of a commit, and refuse the rows
-# again after each redelivery.
+# At most one refusal per second is reported. The store may refuse thousands of rows at once, and again after each
+# redelivery.
 _QUIET_S: Final = 1.0
 
 
@@ -61,7 +61,7 @@ class RefusedEvents:
     def record(self, error: Exception) -> None:
         """Record that the store refused an event, or refused to park a rejected message.
 
-        Ignores a lost lease, which is no refusal, and each error that is not the store's.
+        Errors that are no refusal by the store are ignored, such as a lost lease or an ack timeout.
         """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return

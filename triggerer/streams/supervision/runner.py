@@ -12,7 +12,7 @@ from triggerer.streams.pending_limit import PendingLimit
 
 
 class Runner:
-    """Runs one trigger without a stream, and submits its events to the sink. A trigger can run only once.
+    """Runs one trigger without a stream, and submits its events to the sink. Each run needs a new trigger object.
 
     Args:
         on_refused: Called with the error when the store refuses an event. Synchronous, and must not raise.

@@ -101,8 +101,8 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # The selectors may be out of date, so drop them. Until the member's replacement sets new ones, its
-                # watchers count as wanting every message, and miss none.
+                # Drop the selectors of the member's watchers. The arguments of a replacement may have changed. Until it
+                # sets its selectors, every message counts as wanted, so that none is skipped.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:
@@ -144,8 +144,7 @@ class SharedStream:
             if error is None:
                 continue
             if not self._context.restarts:
-                # All members of the failed group have ended. If a member is left, it was added while the group was
-                # ending, and gets a group of its own.
+                # All members of the failed group have ended. A member that was added meanwhile gets a new group.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             self._log_restart(str(error.__cause__ or error), delay)

@@ -22,9 +22,8 @@ from triggerer.streams.delivery.group_state import GroupState
 class Rewind:
     """One replay in one lane: makes or moves the watcher's backlog, so that it begins at the replay's start.
 
-    A watcher that is live in the lane stays live until the new position is durable, so the stream need not wait for the
-    store. Meanwhile the watcher's events have their ordinary keys. The replay covers all messages before `end`, even
-    those that the watcher processes meanwhile.
+    A live watcher stays live until the new position is durable, so the stream need not wait for the store. Meanwhile it
+    processes messages under their ordinary keys. The replay covers these messages too: all before `end`.
 
     Args:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the

@@ -10,10 +10,10 @@ from triggerer.domain.watchers.parked import StoredMessage
 
 
 class StoredLane:
-    """The state of a lane that is read in two parts: first the stored messages, then the outstanding messages.
+    """What one watcher has read in a lane: first stored messages, then outstanding messages, which are in memory.
 
-    An outstanding message is stored when it reaches the head of its lane, unless the watcher has read it and all of its
-    derived events are durable. Events are numbered within the group.
+    Usually an outstanding message is stored when it reaches the head of its lane. It is not stored if the watcher has
+    read it and all of its derived events are durable. Event numbers are unique in the group.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class StoredLane:
         self.unread = unread
         """An upper bound for the number of stored messages that the filter has not received."""
         self.uncounted: set[str] = set()
-        """The keys of stored messages that the filter had received from memory. `unread` does not count their rows."""
+        """Keys of rows that `unread` does not count, because the filter has received the messages from memory."""
         self.page: deque[StoredMessage] = deque()
         """The rows that were read from the store and that the filter has not received, in order."""
         self.is_read_alone = False
@@ -51,11 +51,9 @@ class StoredLane:
         self.arrivals = 0
         """How often a row was added after the rows that were already read."""
         self.resets = 0
-        """How often the reading went back to the first row. A page whose query began before the last reset is outdated.
-        """
+        """How often the reading went back to the first row. Rows of a query from before the last reset are dropped."""
         self.rereads = 0
-        """How often the reading went back so that the filter receives all messages again, for example after a failure.
-        """
+        """How often the filter began to receive all messages again, for example after a failure."""
         self.pending_writes = 0
         """The number of messages that are being stored."""
         self.unread_writes = 0
@@ -98,8 +96,8 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`: `rereads` if the filter has received the message, otherwise None.
-            If `rereads` grows before the store answers, the filter must receive the message again.
+            The argument `given_in` for `end_storing`: None if the filter has not received the message, otherwise
+            `rereads`. If `rereads` differs when the store answers, the filter must receive the message again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1

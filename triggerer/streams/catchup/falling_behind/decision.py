@@ -27,11 +27,11 @@ class FallingBehind:
     - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
       lane.
 
-    A watcher that is behind in the lane does not count until it has read this message during catch-up. Then it counts
-    as acking.
+    A watcher that is behind in the lane counts only once it has read this message during catch-up. Then it counts as
+    acking.
 
-    The group may have pulled later messages of the lane before a failed message is redelivered. No watcher falls behind
-    at these messages: its position would be after the failed message, which it would miss.
+    After a failure, the lane may still have later messages that the broker redelivers too. No watcher falls behind at
+    one of these: its position would be after the failed message, and it would miss the failed message.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -117,8 +117,7 @@ class FallingBehind:
         """Return the watchers that failed the message, were absent, or derived an event that the store refused."""
         failed = set(self._state.absences.find(entry.seq))
         for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
-            # The subscriber may have left meanwhile, because of a later message. Its watchers failed this message all
-            # the same.
+            # The subscriber may have failed at a later message and left. Its watchers have failed this message too.
             assert isinstance(refused_by, Deriver)
             failed.update(refused_by.source.watchers)
         return failed
@@ -126,10 +125,11 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Return these watchers, except watchers that are behind at the message or have read it while they caught up.
+        """Return those of the watchers that must still fall behind at the message.
 
-        A watcher whose position is not durable yet stays in the result, so that the position is written again and the
-        lane waits for it.
+        The result leaves out watchers that are behind there already, and watchers that have read the message while they
+        caught up. It includes watchers that are behind with a position that is not durable: the position is written
+        again, and the lane waits for it.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {

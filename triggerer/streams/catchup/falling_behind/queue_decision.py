@@ -91,8 +91,8 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The poll pulled one more message before the failure, and waits to broadcast it. The broker redelivers this
-            # message too. It will get the next event number, so extend the range of redelivered events by this number.
+            # The poll pulled one more message before the failure, and will broadcast it with the next event number. The
+            # broker redelivers this message too, so count the number as redelivered.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -309,7 +309,7 @@ class FallingBehindInQueues(FallingBehind):
             assert backlog.stored_lane is not None
             backlog.stored_lane.restart_reading()
             # The watcher may have caught up without this message, so it reads the lane again from the first message.
-            # The events that it has already derived have the same idempotency keys, so they are not stored twice.
+            # Idempotency keys prevent repeated events.
             backlogs.leave_live(backlog)
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)

@@ -47,9 +47,9 @@ _STORE_EVERY_S: Final = 2.0
 class CatchUp:
     """Catches up for one watcher in one group. `run` returns once the watcher is behind in no lane.
 
-    A backlog is the messages that the watcher misses in one lane. A second filter of the watcher processes its
-    backlogs, and parked messages that are replayed. `Backlog.cursor` moves when this filter passes a message.
-    `Backlog.position` is stored, and moves when the message's events are durable.
+    A backlog consists of the messages that the watcher misses in one lane. A second filter processes the watcher's
+    backlogs, and the parked messages that an operator replays. `Backlog.cursor` moves when this filter passes a
+    message. `Backlog.position` moves when the message's events are durable, and is stored for logs.
 
     If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the other
     lanes continue at once with a new filter. A message that fails too often is parked (set aside for an operator).
@@ -187,8 +187,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # Reset the count of failures. In a log the count belongs to the message at the old cursor, but the
-                # reading begins again at an earlier message. In a queue each row has a count of its own.
+                # The count of failures does not belong to the next message. In a log it belongs to the message at the
+                # old cursor, and the reading begins at an earlier message. In a queue each row has its own count.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None

@@ -69,7 +69,7 @@ class CatchUpDeriver:
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # The event derives from no message. The live filter yields such events too, so do not store it twice.
+                # No message is open. The live filter yields such events too, so drop this one.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1
@@ -96,10 +96,7 @@ class CatchUpDeriver:
                 raise
 
     async def _wait_to_be_closed(self) -> None:
-        """Wait to be cancelled, because the group has lost its lease or was closed, and may not store the event.
-
-        If this returned, the filter would move past the message although its event is not stored.
-        """
+        """Wait to be cancelled, so that the filter does not move past a message whose event may no longer be stored."""
         await anyio.sleep_forever()
 
     async def _wait_for_room(self) -> None:

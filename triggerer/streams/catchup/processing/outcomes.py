@@ -40,8 +40,8 @@ class Outcomes:
     Args:
         name: The watcher's name, for errors.
         on_failure: Called with each error that users should see.
-        on_success: Called when the filter has passed a message. If a log's filter passes several messages of one lane
-            in a row, `on_success` is called only for the first.
+        on_success: Called when the filter has passed a message. In a log, it is called only for the first of several
+            messages of one lane that pass in succession.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # The store has refused this message's events before. Read no later message before the store answers: after
-            # a second refusal, the later messages would have to be read again.
+            # The store refused this message's events at the last attempt. Read no later message until the store
+            # answers. If it refuses again, the later messages would be read in vain.
             self._reader.hold(backlog)
             return False
         return True
@@ -150,7 +150,7 @@ class Outcomes:
         self._move(backlog)
 
     def record_failure(self) -> None:
-        """Record that users see a failure. Once a message passes, `on_success` is called and clears the failure."""
+        """Record that users see a failure, so that the next message that passes calls `on_success`."""
         self._passing_lane = None
 
     def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:

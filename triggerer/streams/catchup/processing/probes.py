@@ -24,7 +24,7 @@ from triggerer.streams.delivery.group_state import GroupState
 
 _MOST_FAILED: Final = 10
 _MOST_WITHOUT_EVIDENCE: Final = 1_000
-"""After this number of probes that the filter only skipped, the lane's failed message is tried again."""
+"""After the filter has only skipped this number of probes, the lane's failed message is tried again."""
 _BATCH: Final = 20
 _MOST: Final = 100
 """A queue's probes are chosen from at most this number of messages."""

@@ -64,8 +64,8 @@ class Handover:
     def look_up_ends_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start to look up the ends of the lanes, if the end of a lane is unknown, or the last look-up is old.
 
-        If a lane has no broadcasts, only its end shows that the watcher has read all messages. The look-up is a task of
-        its own, so a slow answer does not delay the reading.
+        Without broadcasts in a lane, only the lane's end shows that the watcher has read everything. The look-up runs
+        in its own task, so that a slow answer does not delay the reading.
         """
         if self._is_looking_up or self._state.stores_messages or not self._tells_positions:
             return
@@ -111,7 +111,7 @@ class Handover:
     async def _look_up_ends_once(self) -> None:
         """Look up the lanes' ends.
 
-        A watcher has caught up in a lane once it has read the lane to this end, and then every later broadcast.
+        A watcher has caught up in a lane once it has read the lane up to this end, and all later broadcasts.
         """
         state = self._state
         assert state.producer is not None

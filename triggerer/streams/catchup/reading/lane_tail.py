@@ -41,10 +41,10 @@ class Waiting(Protocol):
 
 
 class LaneTail:
-    """The newest broadcasts of one lane since a watcher fell behind there, in order. All backlogs of the lane share it.
+    """The newest broadcasts of one lane since a watcher fell behind there, in order, for all backlogs of the lane.
 
-    A watcher that has read up to the tail's oldest message continues from memory, so it can reach the end of a busy
-    lane. Redelivered messages are not added again.
+    A watcher that has read the log up to the oldest of these messages continues with the messages in memory. So it can
+    reach the end of a busy lane. Redelivered messages are not added again.
 
     Args:
         after: The position of the last message that was broadcast before the first watcher fell behind. The tail has
@@ -60,8 +60,7 @@ class LaneTail:
         self._size_bytes = 0
         self._waiting: dict[Waiting, None] = {}
         self.before: Position | None = None
-        """The position of the last message that this group had broadcast when a watcher fell behind. None: not known.
-        """
+        """The last message that was broadcast before a watcher fell behind, as a position. None: not known."""
         self.incarnation: Any = None
         """The incarnation of the last broadcast, from the producer. None: there was no broadcast."""
 
@@ -136,8 +135,8 @@ class LaneTail:
         oldest, newest = self._messages[0].position, self._messages[-1].position
         if not is_same_log(oldest, position) or is_before(position, oldest):
             return False
-        # The reader may learn of a cut of the log earlier than the poll does. In that case the log may have lost the
-        # newest messages of this tail.
+        # The reader of the log may see a cut (a lost end of the log) before the poll does. Then the tail may still
+        # contain lost messages.
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[LogMessage] | None:

@@ -22,8 +22,8 @@ class LogReader:
     """One reading of one lane. `run` reads ahead, up to a limit of messages and bytes.
 
     Args:
-        on_arrival: Called when the first message since the last `take` has arrived, when the reading has failed, and
-            when the producer has reported up to which position there is no message (`nothing_before`).
+        on_arrival: Called in three cases: the first message since the last `take` has arrived, the reading has failed,
+            or the producer has reported a position before which no message is left (`nothing_before`).
     """
 
     def __init__(

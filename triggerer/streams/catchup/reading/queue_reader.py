@@ -91,8 +91,8 @@ class QueueReader:
                 stored.page.append(row)
                 size_bytes += len(row.data)
             else:
-                # The lane has not been read for a long time, or the rows of other lanes fill the limit. Drop the lane's
-                # rows. At its next turn the lane reads them again, in a query of its own.
+                # The lane's rows, or the rows of all lanes together, have reached a limit. Drop the lane's rows. In the
+                # lane's next turn, a query for this lane alone reads them again.
                 stored.page.clear()
                 stored.is_read_alone = True
 

@@ -26,7 +26,7 @@ class Reading:
         """When the filter received its last messages, by the monotonic clock. None: the filter waits for messages."""
         self.is_over = False
         self.has_answered = False
-        """True once the log has answered. Until then the reader cannot tell a slow log from the end of the lane."""
+        """True once the log has answered. Without an answer, the log may be slow, or the lane may have no message."""
         self._readers = readers
         self._on_release_requested = on_release_requested
         self._empty_since: float | None = None

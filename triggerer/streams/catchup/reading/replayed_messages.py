@@ -29,7 +29,7 @@ _PAGE: Final = 100
 async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
     """Park the replayed messages of a watcher again, because its trigger has no producer that could load them.
 
-    An error of the store is only logged. The service finds the messages again when it next looks for replays.
+    A `StoreError` is logged, not raised: the messages are found again at the next search for replays.
     """
     error = error_text(
         ConfigurationError(
