@@ -81,7 +81,7 @@ def every_parse_recreates_the_triggers() -> Replacements:
 
     def difference(self: Roster, rows: Collection[TriggerRow]) -> Difference:
         rewound = [row for row in rows if row.replays]
-        return Difference(list(self._hosted.values()), [], list(rows), [], rewound=rewound)
+        return Difference(list(self._by_member.values()), [], list(rows), [], rewound=rewound)
 
     yield Roster.difference, difference
 
