@@ -213,8 +213,8 @@ class _FileDeleteTrigger(BaseEventTrigger):
         try:
             await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
-            # Do not raise `BrokerRefused`: the directory may exist on the machine that runs the service. The watcher
-            # waits for it.
+            # No `BrokerRefused`: `triggerer check` may run on another machine than the service, and the service waits
+            # for the directory.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

@@ -150,7 +150,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         - The broker reported a cut (the log lost its end): continue at the cut.
         - The log ends before the position, and no cut was reported: continue at the oldest message. A later position
           could skip messages that were written after a cut.
-        - The log contains the position: continue at the committed position.
+        - The log contains the position, and no cut was reported: continue at the committed position.
 
         Messages that are read again create no second event, because the store has their idempotency keys.
 

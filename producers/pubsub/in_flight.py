@@ -100,7 +100,7 @@ class InFlight:
 
     @property
     def wants_room(self) -> bool:
-        """Whether delayed messages use half of a bound, so that the stream must be opened again with larger bounds."""
+        """Whether the stream must be opened again with larger bounds, as the class's docstring says."""
         return self._extra < self._max_delayed and (
             self._delayed > self._extra + self._max_messages // 2
             or self._delayed_bytes > self._extra_bytes + self._max_bytes // 2

@@ -25,8 +25,8 @@ _SLICE: Final = 500
 # 5 MB of a partition. A compressed message takes less than 100 bytes, so none of these messages is lost.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
-# The demo should end within two minutes. If this time has passed, the remaining pairs of live messages are published
-# together, except the last pair.
+# If the demo has run for this long, it publishes the remaining pairs of live messages together, except the last pair.
+# So it should end within two minutes, even on a slow machine.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
 """The demo gives up if no count changes for this time. Even on a busy machine, Spark's start takes less."""

@@ -149,7 +149,7 @@ class Cluster:
         If the brokers do not say whether they create topics, no topic is returned.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+            BrokerUnavailable, BrokerRefused: The cluster does not answer, or refuses the request.
         """
         client = client_of(self._consumer)
         node, connection = self._where_to_ask(client)
@@ -173,7 +173,7 @@ class Cluster:
         after `retry_backoff_ms`.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+            BrokerUnavailable, BrokerRefused: The cluster does not answer, or refuses the request.
         """
         client = client_of(self._consumer)
         what = f"look-up of the leaders of {', '.join(sorted(topics))} {self._where}"

@@ -81,8 +81,8 @@ class Fetching:
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
         """Send a request. If all topic ids are known and the broker supports ids, a fetch names its topics by ids.
 
-        A fetch by ids leaves out partitions without a lane: the stream has not found their starting positions yet. If
-        no partition has a lane, nothing is sent, and the answer is empty.
+        A fetch by ids leaves out partitions without a lane, see `_wanted`. If no partition has a lane, nothing is sent,
+        and the answer is empty.
         """
         if isinstance(request, FetchRequest):
             self._set_wait(request)
@@ -180,7 +180,7 @@ def _record_epochs(
 ) -> int:
     """Record the leader epochs of the batches, or where the log was cut.
 
-    Return the error code to pass to aiokafka.
+    Return the error code to pass to aiokafka: after a cut `OffsetOutOfRangeError`, otherwise the broker's code.
     """
     if tags and (cut := diverging_epoch(tags)) is not None:
         lane.reported_cut = cut

@@ -147,7 +147,8 @@ class _GrowingLog:
     def _print_cut(self, size: int) -> None:
         """Print a note that bytes were cut before they could be copied.
 
-        The log itself has a line about the cut. But the line is in a part of the log that was printed before the cut.
+        The log gets a line about the cut. But this line replaces bytes that were printed already, so the user does not
+        see it.
         """
         if size and self._position:
             self._out.flush()

@@ -1,7 +1,9 @@
 """Finds assets for which the DAGs of a new folder wait, and which may get no events once the folder is in use.
 
-Either the new folder has neither a watcher of the asset nor a task with this outlet. Or the asset has watchers at
-present, and the new folder has none.
+An asset is found in two cases:
+
+- In the new folder, no watcher belongs to the asset, and no task has it as an outlet.
+- The asset loses all its watchers, even if tasks of the new folder have it as an outlet.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class ReplayChecker:
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
         """Return the offset from which the watcher must read again; None if its replay is done.
 
-        The stored position may be earlier than that, at a message that was outstanding at the rewind.
+        The stored position may be earlier than this offset, if an earlier message was outstanding at the rewind.
         """
         lane = self.lanes(row.topic)[row.lane]
         asked = [

@@ -87,8 +87,8 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # The watchers that are behind for ever, because the store refuses the events of a message. Their positions are
-        # before the lane's end.
+        # Watchers, each with a lane, that stay behind because the store refuses the events of a message. Their
+        # positions are before the lane's end.
         behind = {
             at
             for at, row in rows.items()

@@ -47,7 +47,8 @@ class TimeChecker:
         allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            # The timetable used the clock of the scheduler's host. That clock may have been set since the DAG was read.
+            # The timetable used the clock of the scheduler's host, which may have been set since the DAG was read.
+            # Accept each time that this clock may have shown.
             asked_at = read_at.host + max(here - read_at.database, timedelta())
             allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
@@ -58,8 +59,8 @@ class TimeChecker:
             self._fail("T4", f"{dag.dag_id} is paused or stale, but got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            # The scheduler checked the gap when it read the DAG, which was before `made_at`. So at least the gap must
-            # have passed until `made_at`.
+            # The scheduler checked the gap when it read the DAG, and creates the run later. So the gap must be over at
+            # `made_at`.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s, the gap is {gap} s")
@@ -170,8 +171,8 @@ class TimeChecker:
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
-            # If the clock was set back, the interval after `last` may have a run already. So look for the first
-            # interval without a run.
+            # If the clock was set back, the interval after `last` may have a run already. So take the first interval
+            # without a run.
             asked = [self._first_without_run(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
