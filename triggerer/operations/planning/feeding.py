@@ -25,7 +25,7 @@ _Key = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class UnfedAsset:
-    """An asset or alias that may get no events, although DAGs of the new folder wait for it."""
+    """An asset or alias that DAGs of the new folder wait for, but that may get no events."""
 
     name: str
     uri: str | None

@@ -238,7 +238,8 @@ class CatchingUpChecker:
             # later.
             return
         for earlier in self._between(row, int(offset)):
-            # Need not wait for an event that the store has refused, because it is never stored.
+            # The event need not wait for an earlier event that the store has refused, because that event is never
+            # stored.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
@@ -367,8 +368,8 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        The row may stay nevertheless, until the lane's next message. For example, a message failed for all watchers,
-        and the owner does not know whether the broker redelivers it or has dead-lettered it.
+        Even then, the position's row may stay until the lane's next message. For example, a message has failed for all
+        watchers, and the owner cannot know whether the broker will redeliver it or has dead-lettered it.
         """
         if self.is_read_again(watcher, row):
             return False

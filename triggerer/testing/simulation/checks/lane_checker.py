@@ -48,7 +48,7 @@ class LaneChecker:
 
     @property
     def pulled_lane(self) -> Hashable:
-        """The lane of the message that the poll has pulled but not broadcast; None if there is no such message."""
+        """The lane of the message that the runtime has pulled but not broadcast; None if there is no such message."""
         return None if self._pulled is None else self._lane_of(self._pulled.message)
 
     # Messages

@@ -128,7 +128,7 @@ class ReplayChecker:
         )
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a description of a message that a replayed watcher did not read or re-emit; None if there is none."""
+        """Describe a message that a rewound watcher did not get again, or whose events were not re-emitted, if any."""
         for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since

@@ -98,7 +98,11 @@ class TimeChecker:
             self._changed.add(dag.dag_id)
 
     def on_next_run(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """Check T5: a planned run that is due and not created must not be replaced by a run that is not due yet."""
+        """Check T5: no due run is forgotten.
+
+        The plan may move from a due run to a run that is not due yet only after the due run, or a later one, was
+        created.
+        """
         due = self._store.states[dag_id].next_run
         if due is None or due.run_after > decided_at:
             return
@@ -155,9 +159,9 @@ class TimeChecker:
         )
 
     def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
-        """Return a run that is due, but was not created; None if there is no such run.
+        """Return a run that is due but does not exist; None if there is no such run.
 
-        The timetable plans the run now, or planned it when the scheduler last called the timetable.
+        Either the timetable plans the run now, or it planned the run when the scheduler last called it.
         """
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
