@@ -1,4 +1,4 @@
-"""The messages in flight: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
+"""The messages in flight: received, and neither acknowledged nor given back. Does no I/O, and reads no clock.
 
 The messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers it
 again. Until then, the later messages of its lane wait here. They are not given back, because Pub/Sub would count a

@@ -24,7 +24,7 @@ _DOES_NOT_HOLD = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueEr
 def compile_expression(
     source: Any, attributes: Mapping[str, Callable[[Any], Any]]
 ) -> Callable[[Any, Any], bool]:
-    """Return a function that tests whether an expression holds, given a message and its decoded value.
+    """Return a function that takes a message and its decoded value, and tests whether the expression holds.
 
     The expression can use the variable `value` and the names in `attributes`. If a field is missing, or an operator
     does not support the field's type, the expression does not hold. As in `match`, that is no error.

@@ -33,7 +33,8 @@ class AirflowEventTrigger(BaseEventTrigger):
     Args:
         trigger: Airflow's trigger. The service creates the trigger again from the result of its `serialize()`.
     Raises:
-        DagError: `trigger` is no event trigger, or its `serialize()` names another class.
+        DagError: `trigger` is no event trigger, or the service would run a base class of it, because its `serialize()`
+            names that class. With `wraps`, the trigger must be exactly of that class.
         PluginError: Airflow or the provider package is missing.
     """
 
