@@ -22,7 +22,7 @@ _STREAM_WAITS = "its stream waits"
 
 
 class RestChecker:
-    """Finds rows, states and backlogs that are no longer needed, and that a stream's owner has not deleted.
+    """Finds rows, states and backlogs that a stream's owner should have deleted.
 
     Args:
         fail: Called with the broken rule and the details.
