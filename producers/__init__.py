@@ -1,4 +1,4 @@
 """One package for each broker, and one for HTTP.
 
-Each package has settings, messages, a producer, and the translation of its client's errors.
+Each package contains its connection settings, its producer, and the translation of its client's errors.
 """

@@ -1,8 +1,8 @@
 """Creates asset events for files that appear in a directory, and deletes the files.
 
 A file is claimed before its event is created, and deleted only after the event is durable; see `claiming.py`. If the
-service stops in between, it finds the claimed file again, under the same idempotency key. A file that is still being
-written fires too, so write a file under another name, and rename it when it is complete.
+service stops in between, a later scan finds the claimed file, and uses the same idempotency key. The watchers do not
+wait until a file is complete. So write a file under another name, and rename it when it is complete.
 
 The triggers here reject no file, but the filter of a subclass may. A rejected file is moved into the folder `.rejected`
 of the directory, which no scan reads.
@@ -213,8 +213,8 @@ class _FileDeleteTrigger(BaseEventTrigger):
         try:
             await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
-            # Do not raise `BrokerRefused`: the directory may exist on the machine that runs the service. The watcher
-            # waits for it.
+            # No `BrokerRefused`: `triggerer check` may run on another machine than the service, and the service waits
+            # for the directory.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

@@ -33,8 +33,8 @@ class SqsEventTrigger(MessageTrigger):
     delivers each message to only one receiver. So write the queue's name in all watchers, or its URL in all watchers.
     `triggerer check` warns if two streams read one queue.
 
-    If the connection states the account (`account` or `role_arn`) and the region (`region` or `endpoint_url`), the name
-    and the URL mean one stream.
+    If the connection sets the account (`account` or `role_arn`) and the region (`region` or `endpoint_url`), watchers
+    that give the name and watchers that give the URL share one stream.
 
     Args:
         queue: The queue's name or URL.

@@ -33,9 +33,9 @@ the server would answer "not modified" for the second version. Source: RFC 9110,
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """The `ETag` and `Last-Modified` of an answer, by which the server recognises unchanged content.
+    """The `ETag` and `Last-Modified` of an answer. If the next request sends them, the server can answer 304.
 
-    Validators are valid only for the URL of their answer.
+    They are not sent with a request for another URL or another query.
     """
 
     url: str

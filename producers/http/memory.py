@@ -19,10 +19,10 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 
 @dataclass(slots=True)
 class Round:
-    """The items of one answer of the server.
+    """One answer of the server, and how many of its items are not settled yet (see `Memory`).
 
-    When these items and all earlier items are settled (see `Memory`), a restart continues with this answer's validators
-    and cursor.
+    Once this answer and all earlier answers have no unsettled item, a restart continues after this answer, with its
+    validators and its cursor.
     """
 
     validators: Validators | None
@@ -55,9 +55,10 @@ class Delivery:
 class Memory:
     """Remembers the items of one URL.
 
-    An item is settled once its events are stored, or once it was rejected. The memory has the digests of up to
-    `MOST_KNOWN` settled items. Beyond this number, it forgets the oldest items that the server no longer shows. A
-    forgotten item that comes again has the same idempotency key, so it creates no second event.
+    An item is settled once its events are stored, or once it was rejected. The memory contains the digests of settled
+    items. If there are more than `MOST_KNOWN`, it forgets the oldest items that the latest answer lacks. If the server
+    shows a forgotten item again, the item is delivered again under the same idempotency key. While the store has this
+    key, it creates no second event.
 
     If the whole content of the URL is the only item (`is_document`), each change of the content creates an event, even
     a change back to an earlier content. So each version of the content gets a number, which is part of its idempotency
@@ -104,8 +105,9 @@ class Memory:
             if (delivered := state["delivered"]) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # The stored validators belong to the content before the delivered version. If the server has that older
-                # content again, it would answer "unchanged", without a body to deliver. So request the body.
+                # The stored validators belong to the content before the version that was delivered last. If the server
+                # shows that older content again, the change back must create an event. With these validators, the
+                # server would answer 304, without the content. So drop them.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]
@@ -144,8 +146,8 @@ class Memory:
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # While an item keeps failing, all later rounds stay in memory. So a round without new items replaces the
-            # last round, if that round is settled.
+            # While an item keeps failing, its round and all later rounds stay in memory, and each poll adds a round. So
+            # a round without new items replaces the last round, if all items of the last round are settled.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()

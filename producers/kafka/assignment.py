@@ -150,7 +150,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         - The broker reported a cut (the log lost its end): continue at the cut.
         - The log ends before the position, and no cut was reported: continue at the oldest message. A later position
           could skip messages that were written after a cut.
-        - The log contains the position: continue at the committed position.
+        - The log contains the position, and no cut was reported: continue at the committed position.
 
         Messages that are read again create no second event, because the store has their idempotency keys.
 
@@ -236,10 +236,11 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return None
 
     def fetch_wait_ms(self, usual_ms: int) -> int:
-        """Return how long a broker may delay its answer to the next fetch; longer if the stream is idle.
+        """Return for how long a broker may wait for messages before it answers the next fetch.
 
-        A delayed answer also delays all later requests of the connection. The stream is idle if it has delivered
-        nothing for a while, no message is in flight, and no lane is paused or waits for a failed message.
+        The time is `usual_ms`, or another setting if the stream is idle. While the broker waits, it answers no later
+        request of the connection either. The stream is idle if, for `_IDLE_AFTER_S`, it has delivered nothing, no
+        message was in flight, and no lane was paused or waited for a failed message.
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)

@@ -45,7 +45,7 @@ async def describe_delivery(
     findings. With a pattern, only the topics that match now are looked up.
 
     Args:
-        because: The beginning of the result's `because`.
+        because: Why a message is not lost, as text for people. The result adds how many topics match a pattern.
     """
     facts = _TopicFacts(Topics.parse(topics, settings))
     if ask:
@@ -62,8 +62,8 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(facts.findings()),
-        # Name each topic separately. Two streams of one group divide the messages of a topic that both read, so they
-        # must get a warning even if their other topics differ.
+        # List each topic as a source of its own, because two streams of one group divide the messages of a topic that
+        # both read. `check` must warn about such streams even if their other topics differ.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in facts.names
         ),

@@ -159,8 +159,8 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # A position contains the cuts that its reader knew. If the group knows another cut, messages that were written
-        # after that cut may have been missed. So go back to that cut.
+        # If the position is from a reader, it lists the cuts that this reader knew (`CutTopic`). If the group knows
+        # another cut, messages that were written after that cut may have been missed. So go back to that cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
@@ -253,8 +253,8 @@ async def find_positions(
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        # Some writers send timestamps in microseconds instead of milliseconds, so their messages seem to come from the
-        # far future. A `start` in the future must not find these messages: treat it as the log's end.
+        # A `start` in the future means the log's end. Do not look it up by time: some writers send microseconds instead
+        # of milliseconds, so their messages seem to come from the far future, and the look-up would find them.
         is_to_come = start is not None and start > datetime.now(UTC)
         since = Start(latest=True) if is_to_come else Start(time=start)
         offsets = await since.find(consumer, partitions, what)

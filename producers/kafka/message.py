@@ -128,8 +128,8 @@ class KafkaMessage(BrokerMessage):
             "timestamp": self.timestamp,
             "headers": [name for name, _ in self.headers],
             "sizes": [None if content is None else len(content) for content in contents],
-            # Store the lane's cuts, because the idempotency key depends on them. The committed position may have
-            # dropped them already.
+            # Store all cuts that the lane knew, because the idempotency key depends on them. `committed` may lack some:
+            # it drops a cut once the position is past the cut.
             "lane": replace(self.lane.committed, used=self.lane.used).metadata,
         }
         return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))

@@ -43,7 +43,7 @@ _CHECK_TOPICS_TIMEOUT_S = 5.0
 
 
 class KafkaSharedStreamProducer(SharedStreamProducer):
-    """Reads topics as a member of a consumer group; a lane is a partition. Event and broker payload are one object.
+    """Reads topics as a member of a consumer group. A lane is a partition. An event is its own broker payload.
 
     Args:
         topics: Names, or one pattern, which begins with `^`: see `Topics`.

@@ -121,7 +121,8 @@ class Settler:
             try:
                 await self._dead_letters.write(message, evidence)
             except BrokerError as error:
-                # Redeliver the message as if it had failed. When it is rejected again, the runtime can park it.
+                # Redeliver the message as if it had failed. If the dead-letter topic refused it (see `RecentRefusals`),
+                # the runtime parks the message when it is rejected again.
                 logger.error("message cannot be set aside and stays where it is: %s", error)
                 return replace(
                     verdict,
@@ -134,9 +135,10 @@ class Settler:
 
     @staticmethod
     def _count(lane: LaneInFlight, verdict: Verdict) -> int:
-        """Return how often the message has failed.
+        """Return how often the failed message has failed, including this delivery if it counts.
 
-        This delivery counts only if a watcher failed the message after pulling it, or was absent.
+        A delivery counts if a watcher pulled the message and failed it, or was absent. It does not count if the watcher
+        had stopped at an earlier message.
         """
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None

@@ -1,4 +1,4 @@
-"""The messages in flight: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
+"""The messages in flight: received, and neither acknowledged nor given back. Does no I/O, and reads no clock.
 
 The messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers it
 again. Until then, the later messages of its lane wait here. They are not given back, because Pub/Sub would count a
@@ -100,7 +100,7 @@ class InFlight:
 
     @property
     def wants_room(self) -> bool:
-        """Whether delayed messages use half of a bound, so that the stream must be opened again with larger bounds."""
+        """Whether the stream must be opened again with larger bounds, as the class's docstring says."""
         return self._extra < self._max_delayed and (
             self._delayed > self._extra + self._max_messages // 2
             or self._delayed_bytes > self._extra_bytes + self._max_bytes // 2

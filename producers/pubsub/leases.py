@@ -139,9 +139,9 @@ class Leases:
                 self._schedule(part, now, now + deadline_s, self._half(now, deadline_s))
 
     def release(self, ack_ids: Iterable[str], now: float) -> list[float]:
-        """End the leases of messages that are acknowledged or given back; return when each lease expires.
+        """Stop extending the leases of messages that are acknowledged or given back. Return when each lease ends.
 
-        An id without a lease expires now.
+        For an id without a lease, this is `now`.
         """
         ends = []
         last: _Lease | None = None

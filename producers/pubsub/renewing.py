@@ -128,7 +128,7 @@ class Renewing:
             self._leases.extended(set(ack_ids) - reasons.keys(), asked_at, deadline_s)
         elif code_of(error) is grpc.StatusCode.INVALID_ARGUMENT:
             # Pub/Sub refused the whole request, and the reason may have nothing to do with the ids. Count all leases as
-            # lost: their messages come again, which does no harm.
+            # lost. If a lease is not lost, it ends without an extension, and its message comes again.
             lost, again = list(ack_ids), []
         else:
             lost, again = [], list(ack_ids)

@@ -98,7 +98,7 @@ async def _look_up(
 
 
 def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | None:
-    """Return the time after which the entity drops a message; None if it drops none, or dead-letters expired ones."""
+    """Return the time after which the entity drops messages; None if it drops none or dead-letters expired messages."""
     if found.dead_lettering_on_message_expiration:
         return None
     kept = _duration(found.default_message_time_to_live)

@@ -117,7 +117,10 @@ class MessageLocks:
         heapq.heappush(self._due, (at, next(self._numbers), locked, then))
 
     async def do_what_is_due(self, receiver: ServiceBusReceiver) -> None:
-        """Renew the locks whose renewal is due, and call the functions that `delay` has put off until now."""
+        """Renew the locks whose renewal is due, and call the functions that `delay` has put off until now.
+
+        A function is not called if its message's lock was lost or settled meanwhile.
+        """
         now = anyio.current_time()
         due: list[LockedMessage] = []
         while self._due and self._due[0][0] <= now:

@@ -216,9 +216,9 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         return load_message(data)
 
     async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
-        """Dead-letter a message that this stream has locked; send any other message to `dead_letter_queue`.
+        """Dead-letter a message that this stream has locked, or else send a copy to `dead_letter_queue`.
 
-        Service Bus dead-letters only locked messages.
+        Service Bus dead-letters only locked messages, and no message of a dead-letter queue.
 
         Raises:
             BrokerRefused: There is no `dead_letter_queue`, or we may not send there.

@@ -37,7 +37,8 @@ class Settlement(Enum):
 class SettleRequest:
     """A request to settle a message.
 
-    `done` is called once, in the SDK's thread, when the message is settled or cannot be settled.
+    `done` is called once, in the SDK's thread: when the message is settled, cannot be settled, or begins to wait for
+    its redelivery.
     """
 
     delivery: Delivery

@@ -1,7 +1,7 @@
 """Amazon SQS, and services that speak its API.
 
-`producer` has the producer of a shared stream. It imports `stream`, and with it the SDK, only when a stream opens,
-because this import takes longer than reading a DAG file. The parts of an open stream:
+`producer` defines the producer of a shared stream. This module imports `stream`, and so the SDK, only when a stream
+opens, because importing the SDK takes longer than reading a DAG file. The parts of an open stream:
 
 - `receiving`: polls the queue.
 - `received` and `in_flight`: the messages to yield, and all messages that are neither deleted nor given back.
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from producers.sqs.producer import SqsSharedStreamProducer
 
 if find_spec("aiobotocore") is None:
-    # If the SDK is missing, fail when the plugin is loaded, and not only when a stream opens.
+    # If the SDK is missing, fail now, when the plugin is loaded, instead of when a stream opens.
     raise ModuleNotFoundError("No module named 'aiobotocore'", name="aiobotocore")
 
 __all__ = ["SqsSharedStreamProducer"]

@@ -78,8 +78,8 @@ class Deletions:
         Args:
             mark_gone: Called after each answer with the messages that are deleted, or cannot be deleted.
         Raises:
-            BrokerUnavailable: A message could not be deleted for `unavailable_after_s`. The time while SQS throttles
-                (`Throttled`) does not count.
+            BrokerUnavailable: A message could not be deleted for `unavailable_after_s`. Each time SQS throttles
+                (`Throttled`), this time starts again.
             BrokerRefused: This identity may not delete messages.
         """
         began = anyio.current_time()

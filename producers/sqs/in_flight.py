@@ -153,7 +153,8 @@ class InFlight:
     def exclude_from_failures(self, delivery: Delivery) -> None:
         """Exclude this delivery from the message's `failures`.
 
-        Exclusions are in memory. After a restart, the number that SQS counts includes the excluded deliveries.
+        Exclusions are in memory. After a restart, the excluded deliveries count as failures, because SQS counts all
+        deliveries.
         """
         _remember(self._excluded, delivery.id, self._excluded.pop(delivery.id, 0) + 1)
 

@@ -87,7 +87,7 @@ def canonical(queue: str) -> str:
 
 
 def identity(queue: str, connection: Mapping[str, Any]) -> str:
-    """Return the same identity for a queue's name and URL, if the connection's settings show that they are one queue.
+    """Return a queue's identity: equal for its name and URL, if the settings show that both mean one queue.
 
     A URL becomes the queue's name if it contains the connection's account, and the connection's region or endpoint. Any
     other URL is only normalized (see `canonical`), and then the name and the URL have different identities.

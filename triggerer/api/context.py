@@ -45,7 +45,8 @@ class DatabaseUse:
         """Yield a session that cannot write.
 
         Raises:
-            ServerBusy: Too many requests use the database, or the queries took longer than `STATEMENT_TIMEOUT`.
+            ServerBusy: Too many requests use the database.
+            StoreUnavailable: The database does not answer, or stopped a query because of `STATEMENT_TIMEOUT`.
         """
         async with self._admit(), self._explaining(), self._database.reading() as session:
             await self._limit(session)
@@ -57,8 +58,9 @@ class DatabaseUse:
         """Yield a session whose work is committed at the end of the block.
 
         Raises:
-            ServerBusy: Too many requests use the database, or a query took longer than `STATEMENT_TIMEOUT` (only on
-                PostgreSQL). Nothing was written.
+            ServerBusy: Too many requests use the database. Nothing was written.
+            StoreUnavailable: The database does not answer, or (only on PostgreSQL) stopped a query because of
+                `STATEMENT_TIMEOUT`. Nothing was written.
         """
         async with self._admit(), self._explaining(), self._database.transaction() as session:
             await self._limit(session)

@@ -87,9 +87,9 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open the null device for each standard stream that our parent closed (`>&-`).
+    """Open the null device for each standard stream that the parent process closed (`>&-`).
 
-    Otherwise the next file that we open would get the stream's descriptor, and our output would go into that file.
+    Otherwise the next file that is opened would get the stream's descriptor, and output would go into that file.
     """
     for number in range(3):
         try:

@@ -21,12 +21,13 @@ from triggerer.store.listing.counts import Counts, count_all
 
 LIVE_STEPS: Final = 5
 _SLICE: Final = 500
-# The demo stops publishing while more messages than this have no asset event, because the broker keeps only the newest
-# 5 MB of a partition. A compressed message takes less than 100 bytes, so none of these messages is lost.
+# While more than this number of messages have no asset event, the demo publishes nothing. The broker keeps only the
+# newest 5 MB of a partition, and a compressed message takes less than 100 bytes. So no message is deleted before it is
+# read.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
-# The demo should end within two minutes. If this time has passed, the remaining pairs of live messages are published
-# together, except the last pair.
+# If the demo has run for this long, it publishes the remaining pairs of live messages together, except the last pair.
+# So it should end within two minutes, even on a slow machine.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
 """The demo gives up if no count changes for this time. Even on a busy machine, Spark's start takes less."""

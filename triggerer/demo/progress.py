@@ -32,7 +32,7 @@ def failed_runs(counts: Counts) -> int:
 
 
 def is_idle(counts: Counts) -> bool:
-    """Return whether no run can start until another message comes.
+    """Return whether no run is active, and no run can start until another message comes.
 
     Events of one asset may still wait, because a run of the DAG `JOIN` needs events of both assets.
     """

@@ -1,7 +1,7 @@
 """The audit: a row for each change that a person or program requested.
 
-The row is written in the transaction of the change. If a change has many transactions, such as a cleaning or a
-deletion, the row is written before the first change or together with it.
+The row is written in the transaction of the change. A cleaning or a deletion can take many transactions. Its row is
+written in the first of them, or before.
 """
 
 from __future__ import annotations

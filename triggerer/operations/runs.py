@@ -146,7 +146,8 @@ async def clear_run(
         # Also drop the stored results of tasks that the file no longer has.
         kept = {}
     counts = dict(run.repeat.cleared)
-    # The file may get a deleted task back. Count that task as cleared too, so that its next output gets a new token.
+    # A task that is gone from the file may come back. Count it as cleared too, so that its next output gets a new
+    # token.
     gone = set() if tasks else {*run.tasks, *counts}
     for task_id in cleared | gone:
         counts[task_id] = counts.get(task_id, 0) + 1

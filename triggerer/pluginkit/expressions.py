@@ -16,15 +16,15 @@ from triggerer.errors import DagError
 
 # Finds the names that macros bind, such as `item` in `value.items.exists(item, item.sku == "x")`.
 _BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*(\w+)\s*,")
-# The evaluation raises these errors if a field is missing, if an operator does not support a type, or if a number is
-# too large.
+# If an evaluation raises one of these errors, the expression does not hold. For example, a field is missing, an
+# operator does not support a type, or a number is too large.
 _DOES_NOT_HOLD = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def compile_expression(
     source: Any, attributes: Mapping[str, Callable[[Any], Any]]
 ) -> Callable[[Any, Any], bool]:
-    """Return a function that tests whether an expression holds, given a message and its decoded value.
+    """Return a function that takes a message and its decoded value, and tests whether the expression holds.
 
     The expression can use the variable `value` and the names in `attributes`. If a field is missing, or an operator
     does not support the field's type, the expression does not hold. As in `match`, that is no error.

@@ -10,10 +10,10 @@ _NUL: Final = "\0"
 
 
 def text_of(raw: str | bytes | None) -> str | None:
-    """Return the UTF-8 text of a message's key or attribute, or `base64:…` if no database can store it.
+    """Return a message's key or attribute as a string that every database can store.
 
-    The result is base64 for bytes that are not UTF-8, such as an eight-byte number, and for text with a NUL character
-    or half a surrogate pair.
+    Bytes are decoded from UTF-8. The result is `base64:…` for bytes that are not UTF-8, such as an eight-byte number,
+    and for text with a NUL character or half a surrogate pair, which some databases refuse.
     """
     if raw is None:
         return None

@@ -75,11 +75,11 @@ def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
 
 
 class _FreshLoader(SourceFileLoader):
-    """Compiles the current version of the file, and writes no bytecode into the user's folder.
+    """Compiles the current version of a file, and writes no bytecode into the user's folder.
 
-    Python's own loader could run an old version after two saves within a second. It reuses bytecode if the file has the
-    same size and the same modification time in whole seconds. This loader caches code in memory instead, with the
-    file's stamp, and only for files that had not changed for `_STABLE_NS`.
+    Python's own loader reuses bytecode while the file's size and its modification time in whole seconds are unchanged.
+    So after two saves within a second, it could run the older version. This loader instead caches code in memory, with
+    the file's stamp, and only if the file had not changed for `_STABLE_NS`.
     """
 
     def get_code(self, fullname: str) -> CodeType:

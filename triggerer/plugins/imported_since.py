@@ -11,10 +11,10 @@ import sys
 
 
 class ImportedSince:
-    """The modules that were imported after this object was made.
+    """Finds the modules that were imported after this object was created.
 
-    A module that replaces an older module of the same name is not found, because it keeps the older module's position
-    in `sys.modules`.
+    It does not find a module that took the place of an older module in `sys.modules` under the same name, because a
+    dict keeps the position of a replaced entry.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,8 @@ class StreamThread:
     def used(self) -> Iterator[None]:
         """Within the block, in this task, `sync_to_async` uses this stream's thread.
 
-        A generator must not yield while it is inside the block, because another task might then end the block.
+        A generator must not yield inside the block. Another task might close the generator, and a task can only reset a
+        context variable that it has set itself.
         """
         token = self._sync_to_async.thread_sensitive_context.set(self._context)
         try:

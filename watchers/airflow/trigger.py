@@ -21,9 +21,9 @@ _CLASSPATH: Final = "watchers.airflow.AirflowEventTrigger"
 class AirflowEventTrigger(BaseEventTrigger):
     """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, with its producer.
 
-    This runtime does the sharing, acknowledgement, ordering and restarts, with the trigger's key, filter and
-    producer. Hooks find their connections in `[connections.<id>]`. A trigger class of your own, such as a subclass of a
-    provider's trigger, needs a wrapper: a subclass of `AirflowEventTrigger` in the DAGs folder::
+    This runtime shares, acknowledges, orders and restarts the stream. The stream's key, the filter and the producer are
+    those of Airflow's trigger. Hooks find their connections in `[connections.<id>]`. A trigger class of your own, such
+    as a subclass of a provider's trigger, needs a wrapper: a subclass of `AirflowEventTrigger` in the DAGs folder::
 
         class Orders(AirflowEventTrigger):
             wraps = OrdersTrigger  # an Airflow trigger
@@ -33,7 +33,8 @@ class AirflowEventTrigger(BaseEventTrigger):
     Args:
         trigger: Airflow's trigger. The service creates the trigger again from the result of its `serialize()`.
     Raises:
-        DagError: `trigger` is no event trigger, or its `serialize()` names another class.
+        DagError: `trigger` is no event trigger, or the service would run a base class of it, because its `serialize()`
+            names that class. With `wraps`, the trigger must be exactly of that class.
         PluginError: Airflow or the provider package is missing.
     """
 
@@ -188,7 +189,7 @@ def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> No
 
 
 def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Encode values that JSON does not have (dates, durations, sets) as Airflow does."""
+    """Encode values that JSON does not have (dates, durations, sets) as Airflow does. A tuple becomes a list."""
     return {name: _encoded(value) for name, value in arguments.items()}
 
 

@@ -37,7 +37,7 @@ def interval_argument(value: Any) -> float:
 
 
 def refuse_pattern(value: str | bytes, what: str) -> None:
-    """Refuse a pattern, because no file has such a name. Brackets are allowed, because a file's name may have them.
+    """Refuse a value with `*` or `?`, because it is probably a pattern. Brackets are allowed: a name may have them.
 
     Raises:
         DagError: The value is a pattern.

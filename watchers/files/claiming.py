@@ -103,8 +103,8 @@ def claim(directory: Path, names: Iterable[str]) -> tuple[list[FoundFile], dict[
     for name in sorted(names):
         path = directory / name
         try:
-            # Put earlier claims first. An id begins with the time, so a new id may sort before them if the clock was
-            # set back.
+            # Put earlier claims before a new one. Do not sort all by id: an id begins with the time, so a new id would
+            # sort first if the clock was set back.
             earlier = [_look(path, id_) for id_ in sorted(_claims(directory, name))]
             found += [file for file in earlier if file is not None]
             if (new := _claim(path)) is not None:

@@ -120,8 +120,8 @@ class FilePatternTrigger(BaseEventTrigger):
         try:
             scan(Path(self.directory))
         except OSError as error:
-            # Do not raise `BrokerRefused`: the directory may exist on the machine that runs the service. The watcher
-            # waits for it.
+            # No `BrokerRefused`: `triggerer check` may run on another machine than the service, and the service waits
+            # for the directory.
             raise BrokerUnavailable(
                 f"the directory {self.directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

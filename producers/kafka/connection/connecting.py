@@ -164,8 +164,8 @@ async def raise_reason(settings: KafkaSettings, what: str) -> None:
 async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
     """Leave the group and end all tasks and connections of the consumer within seconds, even if no broker answers.
 
-    If a fetch waits for an unreachable broker, aiokafka's own `stop` ends early and leaves connections and tasks open.
-    The reason: `stop` awaits a task that it has cancelled, and so gets the cancellation itself.
+    aiokafka's own `stop` awaits tasks that it has cancelled. If a fetch waits for an unreachable broker, the
+    `CancelledError` of such a task ends `stop` too. Connections and tasks would stay open.
     """
     stopped = False
     try:

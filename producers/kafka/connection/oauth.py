@@ -48,7 +48,7 @@ class ConfiguredToken(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _expiry_of(token: str) -> float | None:
-    """Return when a JSON Web Token expires, in seconds since 1970; None if it has no expiry, or is no such token."""
+    """Return when a JSON Web Token expires, in seconds since 1970; None for any other token, or without an expiry."""
     try:
         _, claims, *_ = token.split(".")
         decoded = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))

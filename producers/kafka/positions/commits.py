@@ -116,8 +116,8 @@ class Commits:
                     logger.warning("commit is repeated in %.1f s: %s", delay, problem)
                     await anyio.sleep(delay)
         finally:
-            # If sending failed or was cancelled, put the unanswered positions back, so that another waiting lane sends
-            # them.
+            # If this call failed or was cancelled, put back the positions that have no answer. Each lane that waits for
+            # `_sending` then sends what is left.
             if left := [item for item in batch if not item.answered]:
                 self._waiting.setdefault(membership, []).extend(left)
         raise BrokerUnavailable(

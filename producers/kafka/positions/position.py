@@ -31,9 +31,9 @@ class UsedOffsets(NamedTuple):
 class CutTopic(str):
     """A topic's id, with the cuts that a reader knew; compares equal to the plain id.
 
-    This object is the incarnation in the position of a message that was read after a cut. A `LaneReader` that begins at
-    this position does not go back to the cuts in `used`. The store keeps only the plain id, so after a restart the
-    reader goes back to the cuts.
+    If a log was cut, this object is the incarnation in the position of each message read from it. A `LaneReader` that
+    begins at such a position does not go back to the cuts in `used`. The store saves only the plain id, so after a
+    restart the reader goes back to the cuts.
     """
 
     __slots__ = ("used",)
@@ -54,8 +54,9 @@ class CommittedPosition:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
         topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
-        partitions: How many partitions the topic had at the first commit for this partition. A partition with this
-            number or a higher one was added later. It is read from its beginning, whatever `start` is.
+        partitions: How many partitions the topic had at the first commit for this partition. Partitions are numbered
+            from 0. So a partition whose number is not below this was added later, and is read from its beginning,
+            whatever `start` is.
         epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
             its log, and so finds out whether the log was cut.
         mark: The store's mark at the commit; see `triggerer.abc.StoreMark`. None: the commit has none.

@@ -25,7 +25,7 @@ class PartitionBookmark:
     """Where the next range of a partition begins.
 
     Attributes:
-        to: The first offset that is in no event.
+        to: The offset after the last range. After a cut: the offset of the cut. Before the first range: where to begin.
         epoch: The epoch of a leader whose log had all offsets before `to`. None: unknown.
         cut: The last cut of the log. None: it was never cut.
     """

@@ -58,9 +58,9 @@ class LogEnds:
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions as they are now.
 
-        Topics and partitions that appeared since the previous look-up are left out until the next look-up. So is a
-        topic that was created again, and a partition whose leader changed, because the offsets may belong to another
-        log.
+        Topics and partitions that are new since the previous look-up are left out until the next look-up. Topics that
+        were created again, and partitions whose leader changed, are left out too, because their offsets may belong to
+        another log.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.

@@ -39,12 +39,12 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """New offsets of one partition: from `start` up to, and without, `end`.
+    """New offsets of one partition: from `start` up to, but not including, `end`.
 
     Attributes:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
-        rewound_from: Set in the first range after a cut: where the offsets of lost messages end. For example, a range
-            begins at offset 40 and has 50 here: earlier events had the offsets 40 to 49, and those messages are lost.
+        rewound_from: Set only in the first range after a cut: the offset after the last lost message. For example,
+            `start` is 40 and this is 50: earlier events contained the offsets 40 to 49, and those messages are lost.
         cut: How many times the partition's log was cut, if earlier events may contain these offsets; otherwise 0.
     """
 

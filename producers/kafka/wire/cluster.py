@@ -149,7 +149,7 @@ class Cluster:
         If the brokers do not say whether they create topics, no topic is returned.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+            BrokerUnavailable, BrokerRefused: The cluster does not answer, or refuses the request.
         """
         client = client_of(self._consumer)
         node, connection = self._where_to_ask(client)
@@ -169,11 +169,11 @@ class Cluster:
     async def know_leaders(self, topics: Collection[str]) -> None:
         """Have the client look up the leaders of these topics' partitions now.
 
-        Without this call, the client looks the leaders up at the first request for an offset, and repeats that request
-        after `retry_backoff_ms`.
+        Without this call, the client would notice at its first request for an offset that it knows no leader. It would
+        look the leaders up, and repeat the request only after `retry_backoff_ms`.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+            BrokerUnavailable, BrokerRefused: The cluster does not answer, or refuses the request.
         """
         client = client_of(self._consumer)
         what = f"look-up of the leaders of {', '.join(sorted(topics))} {self._where}"

@@ -4,7 +4,7 @@ aiokafka's own requests name a topic without its id. If a topic is deleted and c
 the new topic at the old offset. If a log is cut (an unclean leader election), new messages get offsets that the client
 has already read, so the client skips these messages.
 
-`Fetching` replaces the `send` of aiokafka's client. A test fails if a later version has no such attribute.
+`Fetching` replaces the `send` of aiokafka's client. A test fails if a later version of aiokafka lacks this attribute.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Fetching:
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
         """Send a request. If all topic ids are known and the broker supports ids, a fetch names its topics by ids.
 
-        A fetch by ids leaves out partitions without a lane: the stream has not found their starting positions yet. If
-        no partition has a lane, nothing is sent, and the answer is empty.
+        A fetch by ids leaves out partitions without a lane, see `_wanted`. If no partition has a lane, nothing is sent,
+        and the answer is empty.
         """
         if isinstance(request, FetchRequest):
             self._set_wait(request)
@@ -157,8 +157,9 @@ def _wanted(
     A partition gets its lane when the stream has found its starting position. Until then, the client would fetch from a
     position of its own choice.
     """
-    # If the client has a rack, a follower may answer. The follower's log may end before the last message that another
-    # broker sent, although no log was cut. So do not send the epoch, which the follower would compare with its log.
+    # If the client has a rack, a follower may answer. Its log may end before the last message that another broker sent.
+    # If the request contained the epoch, the follower would compare it with its shorter log, and would report a cut
+    # although there was none. So leave the epoch out.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}
@@ -180,7 +181,7 @@ def _record_epochs(
 ) -> int:
     """Record the leader epochs of the batches, or where the log was cut.
 
-    Return the error code to pass to aiokafka.
+    Return the error code to pass to aiokafka: after a cut `OffsetOutOfRangeError`, otherwise the broker's code.
     """
     if tags and (cut := diverging_epoch(tags)) is not None:
         lane.reported_cut = cut

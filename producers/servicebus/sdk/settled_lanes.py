@@ -10,7 +10,9 @@ from triggerer.abc import AdvanceItem
 
 
 class SettledLanes:
-    """Counts the unsettled messages of one call of `advance_lanes`. Created and awaited on the event loop.
+    """Counts the unsettled messages of one call of `advance_lanes`.
+
+    It is created and awaited on the runtime's event loop, not in the SDK's thread.
 
     Args:
         batches: The items of each lane.

@@ -79,7 +79,7 @@ class SdkThread:
 
 
 async def _wind_down() -> None:
-    """Let the loop close sockets: their callbacks run in its next ticks."""
+    """Let the loop finish closing its sockets, which takes a few iterations."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -88,8 +88,8 @@ class Work(Generic[T]):
     """A coroutine that runs in the thread, until it ends or is cancelled.
 
     Attributes:
-        outcome: Done when the coroutine has ended, including its cleanup. The future of
-            `asyncio.run_coroutine_threadsafe` is done before the cleanup if it is cancelled.
+        outcome: Done when the coroutine has ended, including its cleanup. (If a future of
+            `asyncio.run_coroutine_threadsafe` is cancelled, it is done before the coroutine's cleanup.)
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
@@ -99,7 +99,7 @@ class Work(Generic[T]):
         loop.call_soon_threadsafe(self._begin, work)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> None:
-        # A loose task is safe here, because the owner of this object waits for the outcome.
+        # This task belongs to no task group. That is safe, because the owner of this object waits for the outcome.
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._record_end)
 

@@ -45,7 +45,7 @@ class Access:
         return Actor(self.name, Role(self.role), self.via, self.request_id)
 
     def require_payloads(self) -> None:
-        """Raise an error if payloads are hidden from the role.
+        """Check that the role may see payloads.
 
         Raises:
             RoleNeeded: Payloads are hidden from the role.
@@ -56,7 +56,7 @@ class Access:
             )
 
     def require_run(self, dag_id: str, run_id: str) -> None:
-        """Raise an error if the request carries the run token of another run. Tokens of people and programs pass.
+        """Check that a run token belongs to this run. A request without a run token passes.
 
         Raises:
             RoleNeeded: The token belongs to another run.

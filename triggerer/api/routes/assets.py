@@ -171,10 +171,10 @@ async def emit(
 async def _source(
     session: AsyncSession, access: Access, key: bytes, asset: str
 ) -> EmittingTask | None:
-    """Return the run and task that emit the event, or None if a person or a program does.
+    """Return the run and task that emit the event; None if the request's token belongs to no run.
 
     Raises:
-        RoleNeeded: The run's attempt is over, or its DAG does not update the asset.
+        RoleNeeded: The run's attempt is over, or no task of its DAG has the outlet `asset`.
     """
     if access.run is None:
         return None

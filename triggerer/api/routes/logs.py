@@ -133,7 +133,8 @@ async def _read_if_there(log: LogReader, start: int) -> tuple[bytes, int] | None
         part = await log.read(start, _CHUNK_BYTES)
         return part.without_hole() if part.body else None
     except TriggererError:
-        # The caller tries again. A run that is queued again has no log yet, or an executor may not answer for a moment.
+        # A run that was queued again has no log yet, and an executor may not answer for a moment. The caller tries
+        # again.
         return None
 
 

@@ -29,7 +29,7 @@ Last = Annotated[
 
 
 def check_choice(run_id: str | None, last: bool) -> None:
-    """End with exit code 2 if the user gave neither RUN_ID nor `--last`, or gave both."""
+    """End with exit code 2 unless the user gave exactly one of RUN_ID and `--last`."""
     if run_id is None and not last:
         wrong_use("RUN_ID is missing; --last takes the newest run of the DAG")
     if run_id is not None and last:

@@ -46,7 +46,8 @@ async def follow_log(
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
     """
-    # `with_database` pauses the garbage collector, because most commands take a second. Following a run may take days.
+    # Turn the garbage collector on, because following a run may take days. `with_database` has paused the collector,
+    # because most commands take only a second.
     gc.enable()
     log = _GrowingLog(out)
     follower = _RunFollower(log, anyio.current_time)
@@ -147,7 +148,8 @@ class _GrowingLog:
     def _print_cut(self, size: int) -> None:
         """Print a note that bytes were cut before they could be copied.
 
-        The log itself has a line about the cut. But the line is in a part of the log that was printed before the cut.
+        The log itself has a line about the cut, but in place of bytes that were copied already. So that line is not
+        copied.
         """
         if size and self._position:
             self._out.flush()

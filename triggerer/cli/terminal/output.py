@@ -83,7 +83,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def elapsed(start: datetime | None, end: datetime | None) -> str | None:
-    """Return the time from start to end, or to now if there is no end; None if there is no start."""
+    """Return the time from start to end, such as `2.5 s`; None if there is no start.
+
+    Without an end, the time runs until now.
+    """
     if start is None:
         return None
     return f"{((end or datetime.now(UTC)) - start).total_seconds():.1f} s"

@@ -13,8 +13,8 @@ from triggerer.cli.terminal.gc_pause import gc_paused
 from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.errors import UnknownName
 
-# The settings and the database are imported in the functions that use them, because these imports take most of a
-# command's time. `--help` and wrong use do not need them.
+# Import the settings and the database inside functions, because these imports take most of a command's time. `--help`
+# and wrong use do not need them.
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 

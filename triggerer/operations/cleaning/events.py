@@ -27,8 +27,8 @@ from triggerer.store.watchers.cleaning import (
 )
 
 _EVENTS: Final = 2_000
-# Events are read in the order of their ids, and the search ends after this number of windows in a row without an old
-# event. One such window is no proof: if the clock was set, an old event may have a higher id than newer events.
+# Events are read in windows, in the order of their ids. The search ends after this number of windows in a row without
+# an old event. One such window is no proof: if the clock was set back, old timestamps follow newer ones.
 _WINDOWS_BEYOND: Final = 50
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
 """Stands for a limit that is None: no event or run is older."""
@@ -45,16 +45,16 @@ async def clean_events(
 ) -> None:
     """Delete old events that nothing needs.
 
-    If the run that emitted an event was deleted but the event stays, the event gets another idempotency key. Otherwise
-    a later run with the deleted run's id could not emit this event, see `release_keys`.
+    An event may stay although the run that emitted it was deleted. It then gets another idempotency key. Otherwise a
+    later run with the deleted run's id could not emit its event, see `release_keys`.
 
     Args:
         removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.
         quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
-    # Also read events from before the limit for runs that are too new to be deleted: if the runs that emitted them were
-    # deleted, their keys must be released.
+    # Use the later of both limits. If runs from before their limit were deleted, the keys of the events that they
+    # emitted must be released, even if the events themselves are too new to be deleted.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(
@@ -87,7 +87,8 @@ async def clean_events(
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.marked:
                     # A replay that was requested in the meantime needs its watcher's events. `mark_cleaned` returns
-                    # such watchers, and makes the store refuse later requests.
+                    # such watchers. It also makes the store refuse replays that are requested from now on and need
+                    # deleted events.
                     sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]

@@ -28,7 +28,7 @@ class Pace:
         self._report_due = time.monotonic() + _REPORT_EVERY.total_seconds()
 
     async def give_way(self, began: float) -> None:
-        """Sleep for as long as the last transaction took, because it blocked all other writers on SQLite.
+        """Sleep for as long as the last transaction took. On SQLite that transaction blocked all other writers.
 
         Args:
             began: When the transaction began, on the monotonic clock.

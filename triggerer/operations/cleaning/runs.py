@@ -34,7 +34,8 @@ async def clean_runs(
 ) -> set[int]:
     """Delete runs that ended before an instant, and backfills whose runs are all gone.
 
-    A dry run deletes nothing. It returns the primary keys of the runs that would be deleted, otherwise an empty set.
+    A dry run deletes nothing, and returns the primary keys of the runs that would be deleted. Any other call returns an
+    empty set.
 
     Raises:
         TriggererError: A log cannot be deleted, and its run stays.

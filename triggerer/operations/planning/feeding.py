@@ -1,7 +1,9 @@
 """Finds assets for which the DAGs of a new folder wait, and which may get no events once the folder is in use.
 
-Either the new folder has neither a watcher of the asset nor a task with this outlet. Or the asset has watchers at
-present, and the new folder has none.
+An asset is found in two cases:
+
+- In the new folder, no watcher belongs to the asset, and no task has it as an outlet.
+- The asset loses all its watchers, even if tasks of the new folder have it as an outlet.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _Key = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class UnfedAsset:
-    """An asset or alias that may get no events, although DAGs of the new folder wait for it."""
+    """An asset or alias that DAGs of the new folder wait for, but that may get no events."""
 
     name: str
     uri: str | None

@@ -14,10 +14,10 @@ from triggerer.store.events.history import PastEvent
 def recorded(
     past: Sequence[PastEvent], now: datetime
 ) -> tuple[list[RecordedEvent], ClockSetBack | None]:
-    """Return the events with corrected timestamps, and a `ClockSetBack`; None: the clock was not set back.
+    """Return the events with corrected timestamps, and a `ClockSetBack` if the clock was set back.
 
-    Events with a timestamp in the future were recorded before the clock was set back. All of them are shifted by one
-    duration, so that the last of them lies just before the next recorded event.
+    Events with a timestamp in the future were recorded before the clock was set back. Their timestamps are moved back
+    by one duration, so that the latest of them lies just before the event that was recorded next.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}

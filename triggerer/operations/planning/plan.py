@@ -210,9 +210,9 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the watchers that differ, and the assets that may get no events although DAGs wait for them.
+    """Add the watchers that differ, and the assets that DAGs wait for but that may get no events.
 
-    With `dag`, add only assets that this DAG waits for in the present or the new folder, and only their watchers.
+    With `dag`, add only assets that this DAG waits for in the present or the new folder, and their watchers.
     """
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)

@@ -175,7 +175,8 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
     """Replace the snapshot's numbers of waiting events with those in `queued`.
 
-    The scheduler counts only as many events as it needs, and only for assets that the DAG waits for.
+    The snapshot was read as for the scheduler. So its numbers stop at what the scheduler needs, and lack assets for
+    which the DAG does not wait.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (

@@ -19,7 +19,7 @@ _SUFFIX: Final = ".log"
 
 @dataclass(frozen=True, slots=True)
 class LaterRun:
-    """A run that wrote its log after the backup, and that is missing in the restored database or unfinished there."""
+    """A run that wrote to its log after the backup. The restored database lacks the run, or shows it as unfinished."""
 
     dag_id: str
     run_id: str

@@ -36,7 +36,7 @@ async def mark_restored(
 
     At the next start of the service, each watcher of a log, such as a Kafka topic, first reads all messages again that
     were published from that instant on. A message that has an event makes no second event, because its key is known. If
-    a cleaning has deleted a watcher's newer events, the watcher is set back only to the limit of the cleaning.
+    a cleaning has deleted events from after that instant, their watcher is set back only to the limit of the cleaning.
 
     A repeated call can set the watchers back further, but not less far.
 

@@ -20,7 +20,7 @@ _WITH_CONFLUENTS: Final = "confluent_kafka.schema_registry.protobuf"
 
 
 def find_known_file(name: str) -> FileDescriptorProto | None:
-    """Return the file that is imported by this name; None if it is not a known file, or not installed."""
+    """Return the well-known Protobuf file of this import name; None if it is unknown or its package is missing."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     try:

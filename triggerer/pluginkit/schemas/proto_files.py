@@ -80,7 +80,7 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
 async def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
     """Compile a schema to descriptors with Google's compiler.
 
-    The compiler has its own process, because a schema may contain anything that strangers have written.
+    The compiler runs in its own process, because strangers may have written the schema.
 
     Cancellation: The compiler is killed.
     """

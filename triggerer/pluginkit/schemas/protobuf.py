@@ -46,8 +46,8 @@ def make_reader(schema: RegisteredSchema) -> Reader:
             return json_format.MessageToDict(
                 message, preserving_proto_field_name=True, descriptor_pool=pool
             )
-        # `MessageToDict` raises TypeError if an `Any` contains a type that this schema does not have, and
-        # json_format.Error for a time beyond the calendar.
+        # `MessageToDict` raises TypeError for an `Any` whose type this schema lacks, and json_format.Error for a time
+        # that the calendar lacks.
         except (DecodeError, IndexError, TypeError, ValueError, json_format.Error) as error:
             raise ValueError(f"no message of its Protobuf schema: {error!r}") from error
 

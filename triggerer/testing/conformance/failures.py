@@ -138,7 +138,10 @@ class FailureCases(ProducerSuite):
         await self._check_not_counted(NOBODY)
 
     async def _check_not_counted(self, outcome: AdvanceOutcome) -> None:
-        """Check that after an outcome whose `blames_event` is false, b comes again and no failure is counted."""
+        """Check that an outcome whose `blames_event` is false is not counted as a failure.
+
+        So b comes again after each such outcome, and is not dead-lettered.
+        """
         await self.publish(["a", "b", "c"])
         times = self.max_deliveries + 1
         async with await self._driving(first("b", outcome, times)) as driver:

@@ -37,7 +37,7 @@ def frozen_clock(moment: datetime) -> Iterator[None]:
 
 
 class TimetableConformance:
-    """Subclass it in a test module as `class TestMine(TimetableConformance)`, and implement `new_timetable`.
+    """Tests a timetable: write `class TestMine(TimetableConformance)` in a test module, and implement `new_timetable`.
 
     The defaults of the other attributes suit a timetable that an entry point names and that always has a next run.
     """

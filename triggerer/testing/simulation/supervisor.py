@@ -188,7 +188,7 @@ class Supervisor:
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()
-        # A dead instance seems to be alive, with room for streams, until its leases and its registration expire. That
+        # Until its leases and its registration expire, a dead instance seems to be alive, with room for streams. That
         # takes longer if the database's clock was set back.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
@@ -280,8 +280,8 @@ class Supervisor:
         """Return a description of work that is left for a stream with watchers; None if no work is left."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
-            # An instance hosts either all triggers of a stream or none. A stream may be left out only if no instance
-            # has room for all its triggers.
+            # An instance hosts either all triggers of a stream or none. Without an instance that has room for all of
+            # them, the stream may stay without a host.
             if len(stream.triggers) > max(map(self._room, process.instances)):
                 return None
             return f"{stream.key} fits into an instance, but no instance hosts it"

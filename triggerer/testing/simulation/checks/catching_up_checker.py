@@ -219,8 +219,8 @@ class CatchingUpChecker:
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # No violation: when the filter got this message, the earlier message had not been stored. Only the
-                # event is written late.
+                # No violation: when the filter got this message, the earlier message was not stored yet. Only the event
+                # of this message was stored later.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -234,11 +234,12 @@ class CatchingUpChecker:
             # A replayed message may come before or after others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # No violation: the live filter got the message before the watcher fell behind. Only the event is written
-            # late.
+            # No violation: the live filter got this message before the watcher fell behind. Only its event was stored
+            # later.
             return
         for earlier in self._between(row, int(offset)):
-            # Need not wait for an event that the store has refused, because it is never stored.
+            # The event need not wait for an earlier event that the store has refused, because that event is never
+            # stored.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
@@ -256,8 +257,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # The row is new, or a rewind is under way. Until the rewind is done, the row may change in any way: a new
-            # owner of the stream repeats the rewind.
+            # The row is new, or a rewind is under way. A new owner of the stream repeats a rewind, so until its end the
+            # row may change in any way.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -281,8 +282,8 @@ class CatchingUpChecker:
                 )
         advanced = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
-            # The watcher has seen all messages before the row's offset, because it had no backlog before the rewind. If
-            # the broker delivers them again, idempotency keys absorb the events.
+            # The watcher had no backlog before the rewind, so it has seen all messages before the row's offset. If the
+            # broker delivers these messages again, idempotency keys absorb the events.
             return
         # A failed message that the broker delivers again does not count as advanced.
         advanced = {offset for offset in advanced if messages[offset].key not in self._comes_again}
@@ -367,8 +368,8 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        The row may stay nevertheless, until the lane's next message. For example, a message failed for all watchers,
-        and the owner does not know whether the broker redelivers it or has dead-lettered it.
+        Even then, the position's row may stay until the lane's next message. For example, a message has failed for all
+        watchers, and the owner cannot know whether the broker will redeliver it or has dead-lettered it.
         """
         if self.is_read_again(watcher, row):
             return False

@@ -124,8 +124,8 @@ class Checker:
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # If any trigger failed the message, the broker redelivers it to all watchers. So a trigger with several
-        # watchers may ack the message although only one of them has accepted it.
+        # If any trigger failed the message, the broker redelivers it to all watchers. So it is enough if one of a
+        # trigger's watchers has accepted the message that the trigger acked.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -163,8 +163,8 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
             if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
-                # The simulation may end a lease too early. The old group may then advance past messages that the new
-                # owner's watchers never get. This is no violation.
+                # The simulation may end a lease too early, while its old owner still works. The old group may then
+                # advance past messages that the new owner's watchers never get. This is no violation.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:

@@ -48,7 +48,7 @@ class LaneChecker:
 
     @property
     def pulled_lane(self) -> Hashable:
-        """The lane of the message that the poll has pulled but not broadcast; None if there is no such message."""
+        """The lane of the message that the runtime has pulled but not broadcast; None if there is no such message."""
         return None if self._pulled is None else self._lane_of(self._pulled.message)
 
     # Messages
@@ -80,8 +80,8 @@ class LaneChecker:
         lane = self._lane_of(delivery.message)
         count = self._outstanding[lane] = self._outstanding.get(lane, 0) + 1
         size_bytes = self._outstanding_bytes.get(lane, 0)
-        # Do not count this message: the message that reaches a bound in bytes may exceed it. Otherwise a message that
-        # is larger than the bound could never be broadcast.
+        # Compare the bytes without this message: the message that reaches a bound may exceed it. Otherwise a message
+        # that is larger than the bound could never be broadcast.
         if size_bytes >= self._bound_bytes:
             self._fail_for_bytes(f"lane {lane}", size_bytes, self._bound_bytes)
         of_all = sum(self._outstanding_bytes.values())

@@ -85,7 +85,7 @@ class ReplayChecker:
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
         """Return the offset from which the watcher must read again; None if its replay is done.
 
-        The stored position may be earlier than that, at a message that was outstanding at the rewind.
+        The stored position may be earlier than this offset, if an earlier message was outstanding at the rewind.
         """
         lane = self.lanes(row.topic)[row.lane]
         asked = [
@@ -128,7 +128,7 @@ class ReplayChecker:
         )
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Return a description of a message that a replayed watcher did not read or re-emit; None if there is none."""
+        """Describe a message that a rewound watcher did not get again, or whose events were not re-emitted, if any."""
         for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since

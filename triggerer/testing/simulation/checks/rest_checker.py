@@ -22,7 +22,7 @@ _STREAM_WAITS = "its stream waits"
 
 
 class RestChecker:
-    """Finds rows, states and backlogs that are no longer needed, and that a stream's owner has not deleted.
+    """Finds rows, states and backlogs that a stream's owner should have deleted.
 
     Args:
         fail: Called with the broken rule and the details.
@@ -87,8 +87,8 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # The watchers that are behind for ever, because the store refuses the events of a message. Their positions are
-        # before the lane's end.
+        # Watchers, each with a lane, that stay behind because the store refuses the events of a message. Their
+        # positions are before the lane's end.
         behind = {
             at
             for at, row in rows.items()

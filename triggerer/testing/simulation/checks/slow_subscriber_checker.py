@@ -34,7 +34,7 @@ class Pauses(Protocol):
 
     @property
     def pulled_lane(self) -> Hashable:
-        """The lane of the message that the poll has pulled but not broadcast; None if there is no such message."""
+        """The lane of the message that the runtime has pulled but not broadcast; None if there is no such message."""
 
 
 class SlowSubscriberChecker:

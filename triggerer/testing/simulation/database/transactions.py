@@ -370,8 +370,7 @@ class Transaction:
         if self._owners is not None:
             store.owners = self._owners
             if store.skew != self._skew:
-                # The clock was set during the transaction. So the transaction may have claimed a lease that was not
-                # over.
+                # The clock was set during the transaction, so the transaction may have claimed a lease before its end.
                 store.mark_shortened(self._owners.leases)
         for event, row in self._rows:
             asset, timestamp = row.asset_id, row.timestamp

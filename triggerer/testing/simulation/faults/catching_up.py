@@ -228,7 +228,7 @@ class Health:
         return None if self.are_over or until <= self.now() else kind
 
     def check_making(self, watcher: int) -> None:
-        """Raise an error if the watcher's trigger cannot be made now.
+        """Simulate the watcher's current fault when its trigger is made.
 
         Raises:
             Unwell: The trigger cannot be made now.

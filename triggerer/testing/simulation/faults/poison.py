@@ -68,7 +68,8 @@ class Poison:
     def may_stay_at(self, watcher: int, message: Message) -> bool:
         """Whether a watcher may stay at a poison message for ever, because no probe can prove that the watcher is well.
 
-        The later messages of the lane are tried as probes or, if there are none, the first message of each other lane.
+        The probes are the later messages of the lane. If there are none, they are the first messages of the other
+        lanes.
         """
         if not self._is_poison(watcher, message.key):
             return False
@@ -79,8 +80,8 @@ class Poison:
         if not others:
             firsts = (lane.messages[lane.starts[-1] :][:1] for lane in lanes)
             others = [first for found in firsts for first in found if first.lane != message.lane]
-        # A probe that was tried may prove nothing, because the watcher failed every message at that time. It is not
-        # tried again.
+        # A message is tried as a probe only once. If the watcher failed every message at that time, the probe proves
+        # nothing.
         return all(
             self.was_tried(watcher, message.lane, other) or not self._is_evidence(watcher, other)
             for other in others

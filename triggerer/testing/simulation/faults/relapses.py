@@ -50,10 +50,10 @@ class RelapsingWorld(Protocol):
 
 
 class Relapses:
-    """Makes watchers fall behind, and gives them other arguments when they have just caught up.
+    """Makes watchers fall behind, and replaces their arguments when they have just caught up.
 
-    At that moment the stream's owner reads the watcher's position again, which is about to be deleted. This object
-    survives restarts of the simulated process.
+    The stream's owner then reads the watcher's position again, while a transaction is about to delete the position.
+    This object survives restarts of the simulated process.
     """
 
     def __init__(self, world: RelapsingWorld) -> None:

@@ -99,8 +99,8 @@ class Broadcasts:
     def fails_too(self, delivery: Delivery) -> bool:
         """Whether this message fails too, because an earlier message of the lane failed for all watchers.
 
-        This applies to messages that were outstanding or pulled at the time of the failure, and to the next broadcast,
-        whose message may have been pulled by then.
+        Messages fail too if they were outstanding or pulled when the advance with the failed message returned. So does
+        the first message that is broadcast afterwards, because it may have been pulled by then.
         """
         at = lane_of(delivery)
         is_outstanding = any(

@@ -31,15 +31,15 @@ def sandbox(*processors: Any) -> Iterator[None]:
     hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
-    # The garbage collector closes async generators in reference cycles. Its runs depend on the use of memory, so it is
-    # off, and `Supervisor` runs it at fixed steps.
+    # The garbage collector closes async generators in reference cycles. When it runs depends on the use of memory. So
+    # turn it off here; `Supervisor` runs it at fixed steps.
     is_collecting = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        # anyio cancels the scopes of a set in the order of the set, which depends on the hashes. These come from
-        # addresses, which differ between replays. So give all scopes the same hash.
+        # anyio cancels the scopes of a set in the set's order, which depends on their hashes. By default a hash comes
+        # from an address, which differs between replays. So give all scopes the same hash.
         scope.__hash__ = _same_for_all  # type: ignore[method-assign,assignment]
         if not processors:
             logging.disable()

@@ -170,13 +170,13 @@ def has_joint_advances(scenario: Scenario) -> bool:
 
 
 def has_shared_triggers(scenario: Scenario) -> bool:
-    """Whether watchers with equal triggers share one trigger: in two fifteenths of the seeds in ack mode.
+    """Whether watchers with equal triggers share one trigger: in 2 of 15 of the suitable seeds in ack mode.
 
     Seeds with outages or poison have no shared triggers, because watchers that share a trigger fail together.
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # Draws below 1/30 count as no, so that one such seed stays as it was: it is the only seed that finds a certain
+    # The lower bound excludes a seed whose draw is below 1/30. Only this seed, without shared triggers, finds a certain
     # planted bug.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 

@@ -148,7 +148,7 @@ class FileReader:
                 world.declare(file.stream, file.declared)
                 changed.add(key)
         for key in new:
-            # The first message of a new stream must go to the watchers of all files that have been seen by now.
+            # The first message of a new stream must go to the watchers of all its files that have been seen by now.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:
@@ -172,7 +172,7 @@ class FileReader:
             self._database.wakeups.publish(Signal.STREAMS_CHANGED, *sorted(changed | set(closing)))
 
     def _forgive_unread(self) -> None:
-        """Require nothing for files that are missing at the start and were never stored, because nobody knows them."""
+        """Require nothing for the watchers of files that are missing at the start and were never stored."""
         known = self._seen.keys() | self._files.stored.keys()
         for path, file in self._files.by_path.items():
             if path not in known:

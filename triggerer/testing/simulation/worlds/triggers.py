@@ -302,7 +302,7 @@ class RereadingRecord(ErrorProbe):
             checker.parked.on_tried(in_flight.backlog, watcher, message)
             return
         if isinstance(in_flight, LaneMessageInFlight):
-            # A replayed message has no order relative to the other messages of its lane. So check the order only for a
+            # A replayed message may come before or after other messages of its lane, so check the order only for a
             # backlog.
             checker.catching_up.on_opened(watcher, message)
             checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)

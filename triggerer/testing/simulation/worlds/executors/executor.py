@@ -275,8 +275,9 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # A run of `ours` without a worker: its result is being written. If this is the result of an older attempt,
-            # nobody executes the current attempt, and only another sweep finds that.
+            # The store has assigned a run to this executor that no worker executes: its result is being written. But if
+            # the result is from an older attempt, nobody executes the current attempt. Only another sweep finds such a
+            # run.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

@@ -47,7 +47,8 @@ class TimeChecker:
         allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            # The timetable used the clock of the scheduler's host. That clock may have been set since the DAG was read.
+            # The timetable used the clock of the scheduler's host, which may have been set since the DAG was read.
+            # Accept each time that this clock may have shown.
             asked_at = read_at.host + max(here - read_at.database, timedelta())
             allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
@@ -58,8 +59,8 @@ class TimeChecker:
             self._fail("T4", f"{dag.dag_id} is paused or stale, but got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            # The scheduler checked the gap when it read the DAG, which was before `made_at`. So at least the gap must
-            # have passed until `made_at`.
+            # The scheduler checked the gap when it read the DAG, and creates the run later. So the gap must be over at
+            # `made_at`.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s, the gap is {gap} s")
@@ -97,7 +98,11 @@ class TimeChecker:
             self._changed.add(dag.dag_id)
 
     def on_next_run(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """Check T5: a planned run that is due and not created must not be replaced by a run that is not due yet."""
+        """Check T5: no due run is forgotten.
+
+        The plan may move from a due run to a run that is not due yet only after the due run, or a later one, was
+        created.
+        """
         due = self._store.states[dag_id].next_run
         if due is None or due.run_after > decided_at:
             return
@@ -154,9 +159,9 @@ class TimeChecker:
         )
 
     def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
-        """Return a run that is due, but was not created; None if there is no such run.
+        """Return a run that is due but does not exist; None if there is no such run.
 
-        The timetable plans the run now, or planned it when the scheduler last called the timetable.
+        Either the timetable plans the run now, or it planned the run when the scheduler last called it.
         """
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
@@ -170,8 +175,8 @@ class TimeChecker:
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
-            # If the clock was set back, the interval after `last` may have a run already. So look for the first
-            # interval without a run.
+            # If the clock was set back, the interval after `last` may have a run already. So take the first interval
+            # without a run.
             asked = [self._first_without_run(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:

@@ -216,8 +216,7 @@ class TimedWorld:
             if now > _FAULTS_S + _UNTIL_IDLE_S:
                 raise Violation("L2", f"{_UNTIL_IDLE_S:.0f} s after the last fault {due}")
             return
-        # A key of `due` contains the DAG's number of runs. So the waiting time starts again whenever the DAG gets a
-        # run.
+        # A key of `due` contains the DAG's number of runs. So each new run of the DAG restarts the waiting time.
         self._due_since = {one: self._due_since.get(one, now) for one in due}
         for one, since in self._due_since.items():
             if now > since + _BOUND_S:
