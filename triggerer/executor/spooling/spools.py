@@ -30,10 +30,11 @@ _AT_ONCE: Final = 2
 
 
 class Spools:
-    """The folder `home/spool`, which has a folder for each executor. An executor's folder has a folder for each run.
+    """The folder `home/spool`. It has a folder for each executor, in which each run that reads spooled events has a
+    folder.
 
-    An executor locks a file in its folder. If the file is not locked, the executor has died. The next executor that
-    starts then deletes the folder.
+    While an executor lives, it keeps a file in its folder locked. An executor that starts deletes the folders whose
+    file is not locked.
     """
 
     def __init__(self, database: Database, home: Path) -> None:
