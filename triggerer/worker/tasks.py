@@ -49,10 +49,10 @@ class TaskRunner:
     """Executes tasks of one attempt of a run: in the main thread, or each in its own thread if tasks run side by side.
 
     Args:
-        on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
-            failed and the task waits, see `TaskStart`.
-        cancel_work: Ends the Spark work of the task with this id. Called from another thread when the task's time is
-            up, and only if tasks run side by side.
+        on_start: Called at each try before the user's code starts. Called again, without a timeout, if the try fails
+            and the task must then wait, see `TaskStart`.
+        cancel_work: Ends the Spark work of the task with this id. Called only if tasks run side by side: from another
+            thread, when the task's time is up.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may continue.
         await_end: Cancels the work of a failed try on Spark, and returns once Spark executes none of it. Raises
             `RunFailed` if the work does not end.
@@ -205,7 +205,7 @@ def time_limit(limit: timedelta | None) -> Iterator[None]:
     """Raise `TaskTimeout` in the main thread when the time is up. Only the main thread may call this function.
 
     Code that does not return to Python, for instance in a C library, is not interrupted. The executor kills the process
-    a little later.
+    if the task then does not end.
     """
     if limit is None:
         yield

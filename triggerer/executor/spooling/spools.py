@@ -30,8 +30,7 @@ _AT_ONCE: Final = 2
 
 
 class Spools:
-    """The folder `home/spool`. It has a folder for each executor, in which each run that reads spooled events has a
-    folder.
+    """The folder `home/spool`: a folder for each executor, and in it a folder for each run that reads spooled events.
 
     While an executor lives, it keeps a file in its folder locked. An executor that starts deletes the folders whose
     file is not locked.
