@@ -291,8 +291,9 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # The bookmark belongs to this watcher alone. The trigger's digest includes the watcher, so no other watcher
-        # shares the trigger. The stream's digest is the watcher's, so it stays the same if the arguments change.
+        # The bookmark belongs to this watcher alone, so no other watcher may share the trigger: the trigger's digest
+        # includes the watcher. The bookmark must survive a change of the arguments: the stream's digest is that of the
+        # watcher.
         name = again.describe_stream() or classpath
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)

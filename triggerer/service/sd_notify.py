@@ -25,7 +25,7 @@ class SystemdNotifier:
     """Sends states to the service manager; does nothing if there is none.
 
     Sending never waits. A state that the manager does not accept at once is sent again together with the next state or
-    ping. `READY` is sent again each second.
+    ping. If the manager does not accept `READY`, it is sent again each second.
 
     Args:
         address: A path, or `@` and an abstract name; None if there is no manager.

@@ -117,7 +117,8 @@ class Partitioner:
         """Return when the run of a key may start with these parts; None: the run needs another event first.
 
         Args:
-            has_run: True if the key already had a run. If so, any further part is enough for another run at once.
+            has_run: True if the key already had a run. Then one further part is enough for another run, which may start
+                at once.
             now: The present instant, which is the result if the run may start at once.
         """
         try:
