@@ -92,9 +92,9 @@ class Partitioner:
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:
-        """Return the shares of the first events, at most `most`. All shares of one event are returned together.
+        """Return the shares of the first events, at most `most` shares. The shares of one event are never split.
 
-        So if the first event alone has more than `most` shares, more are returned.
+        So if the first event alone has more than `most` shares, all of them are returned.
         """
         shares: list[Share] = []
         divided: list[int] = []
