@@ -125,7 +125,7 @@ class AdvanceItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedStreamSelector:
-    """Selects the raw events that a trigger's filter needs: `read` must return one of `values` for the event.
+    """Selects the raw events that a trigger's filter needs: those for which `read` returns one of `values`.
 
     A selector saves time if many triggers of a stream look for different values: the runtime reads the value of an
     event once for all of them, and wakes only the filters that need the event.
@@ -146,8 +146,8 @@ class SharedStreamSelector:
 class StreamState(ABC):
     """The position of a stream in its source, as one JSON value in the service's database.
 
-    For sources that do not store the positions of their readers. The value is kept while the stream has a watcher, even
-    if another instance of the service takes over the stream.
+    It is meant for a source that does not store its readers' positions. The value is kept while the stream has a
+    watcher, even if another instance of the service takes over the stream.
     """
 
     @property
@@ -174,11 +174,11 @@ class StreamState(ABC):
 
 
 class StoreMark(ABC):
-    """The newest mark of a stream: a text that the service stores in its database, and renews every few seconds.
+    """A stream's mark: a text that the service stores in its database, and renews every few seconds.
 
-    The producer stores the mark with each position at the broker. If a position has a newer mark than the database, the
-    database was restored from a backup. A stream that continued at this position would skip messages whose events the
-    backup lacks.
+    The producer stores the newest mark with each position at the broker. If a position has a newer mark than the
+    database, the database was restored from a backup. A stream that continued at this position would skip messages
+    whose events the backup lacks.
     """
 
     @property
@@ -275,8 +275,8 @@ class SharedStreamProducer(ABC):
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
-        This method saves a transaction. Without it, `advance` saves the state after the events are stored. The method
-        is not called if `lanes_advance_side_by_side` is set.
+        Without this method, `advance` stores the state, in a second transaction after that of the events. The method is
+        not called if `lanes_advance_side_by_side` is set.
 
         The items are the next items of each lane, in order. All subscribers have passed the items, but the trigger
         events are not durable yet. So this method must not acknowledge the items at the source.
@@ -356,7 +356,7 @@ class SharedStreamProducer(ABC):
     def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
         """Yield a lane's `(event, broker_payload)` pairs from a position on, while `open_stream` continues.
 
-        An async generator without an end. Where it begins:
+        This is an async generator that never ends. It begins:
 
         - Usually with the message at `position`.
         - If the source has deleted this message: with the oldest later message. The generator logs how many messages
@@ -484,7 +484,7 @@ class BaseTrigger(ABC):
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
-    """A trigger that reports every occurrence, and does not end after the first. So it may drive an `AssetWatcher`.
+    """A trigger that reports every occurrence, and does not end after the first, as an `AssetWatcher` requires.
 
     A subclass need not call `super().__init__()`. It implements one of these sets of methods:
 
@@ -564,7 +564,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         cancelled after a few seconds, and then the source counts as unavailable.
 
         Raises:
-            ConfigurationError: The settings are wrong, whatever the broker answers.
+            ConfigurationError: A setting is wrong, whatever the broker would answer.
             BrokerRefused: The broker refuses the login, or does not have the source.
             BrokerUnavailable: The broker does not answer, perhaps only from this machine.
         """
@@ -598,8 +598,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Return which raw events `filter_shared_stream` needs. None: it needs all events.
 
-        Called when the filter starts. The filter does not receive events that are not selected; they count as acked for
-        this trigger. So select every event from which the filter makes trigger events. If a subclass overrides the
+        Called when the filter starts. Events that are not selected count as acked for this trigger, and its filter does
+        not receive them. So select every event from which the filter makes trigger events. If a subclass overrides the
         filter and not this method, its filter receives all events.
         """
         return None
@@ -709,8 +709,8 @@ def get_connection(connection_id: str) -> Mapping[str, Any]:
         ConfigurationError: There is no such connection, or one of its secrets cannot be read.
     """
     if _resolve_connection is None:
-        # Outside the service (in a plugin author's test, or a notebook) no resolver is installed. Then read the
-        # configuration as the service does. Imported here, because the configuration is no part of this interface.
+        # Outside the service, for instance in a plugin's test or a notebook, no resolver is installed. Then read the
+        # configuration as the service does. The import is here because only this case needs the configuration.
         from triggerer.config import load_connections
 
         install_connections(load_connections().get)

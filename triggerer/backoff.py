@@ -1,8 +1,8 @@
 """Growing delays with full jitter between attempts.
 
-The library `stamina` does not fit, for three reasons. It draws from the global random generator, so a simulation's seed
-would not decide its delays. It adds its jitter to the delay, so clients that failed together come back almost together.
-It cannot reset the delay after a healthy run, as most of our loops must.
+The library `stamina` does not fit, for three reasons. It uses the global random generator, so the seed of a simulation
+would not determine the delays. It only adds some jitter to the delay, so clients that failed together come back almost
+together. It cannot reset the delay after a healthy run, which most loops here need.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class BrokerMessage:
         return decoded
 
     def forget_decoded(self) -> None:
-        """Forget the decoded values, or begin without any.
+        """Drop the decoded values. They are decoded again when a filter needs them.
 
         A subclass whose constructor does not call `BrokerMessage.__init__` must call this method in its constructor.
         """
@@ -139,8 +139,9 @@ def _raise_if_no_memory(error: orjson.JSONDecodeError) -> None:
         raise MemoryError(error.msg) from error
 
 
-# In a frozen dataclass with slots, the generated `__setattr__` and `__delattr__` raise `TypeError` for a name that is
-# not a field (in Python 3.13, at least). `_set` and `_delete` replace the two methods.
+# A subclass may have further attributes. But in a frozen dataclass with slots, the generated `__setattr__` and
+# `__delattr__` raise `TypeError` for a name that is not a field (in Python 3.13, at least). So `_set` and `_delete`
+# replace them.
 
 
 def _set(self: BrokerMessage, name: str, value: object) -> None:

@@ -196,7 +196,7 @@ class SubscriberOverflow(PluginError):
 
 
 class GroupEnded(PluginError):
-    """The group of a shared stream has ended or cannot begin. The cause, if any, says why. A new group replaces it."""
+    """The group of a shared stream has ended or cannot begin. `__cause__` may say why. A new group replaces it."""
 
     def __init__(self, message: str, *, key: Hashable = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -228,14 +228,14 @@ class TransientStoreError(StoreError):
 
 
 class StoreUnavailable(TransientStoreError):
-    """The database does not answer, is locked, or has no room; nothing was written, the same call may succeed later."""
+    """The database does not answer, is locked, or has no room. Nothing was written. A later call may succeed."""
 
 
 class StoreRefused(StoreUnavailable, ConfigurationError):
     """The database cannot be used until an operator corrects the login, its rights, the tables or the database's file.
 
-    The service does not start with this error. Later, it treats the error as an outage and tries again, because the
-    reason may pass: a password was rotated, or a server failed over.
+    If the error persists at the start, the service does not start. A service that runs treats it as an outage and tries
+    again, because the reason may pass: a password was rotated, or a server failed over.
     """
 
 

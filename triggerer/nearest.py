@@ -27,9 +27,9 @@ def ending(name: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str:
 
 
 def hint(name: str, known: Iterable[str]) -> str | None:
-    """Return `did you mean 'x'?`. If no known name is similar enough, return the list of known names.
+    """Return `did you mean 'x'?` for the most similar known name. If none is similar enough, list the known names.
 
-    Return None if no name is similar enough, and the list is empty or has more than 20 names.
+    None: no name is similar enough, and there are no known names or more than 20.
     """
     names = list(known)
     found = nearest(name, names)

@@ -1,4 +1,4 @@
-"""Synchronization primitives that anyio lacks. An `anyio.Event` cannot be reset.
+"""Synchronization primitives that anyio lacks: its `Event` cannot be reset.
 
 Call all methods in the event loop's thread.
 """
@@ -38,7 +38,8 @@ class AutoResetEvent:
     async def wait(self) -> None:
         """Wait until the event is set, and reset the event.
 
-        Always a checkpoint, even if the event is set already. To avoid the checkpoint, test `is_set` and call `clear`.
+        The call lets other tasks run, and can be cancelled, even if the event is set already (an anyio checkpoint). To
+        avoid the checkpoint, test `is_set` and call `clear`.
 
         Cancellation: An event that is set stays set.
         """

@@ -62,9 +62,10 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
 def _remember(found: str) -> None:
     remember_secrets_in("", found)
     if not _URL.fullmatch(found):
-        # The whole text is secret. In a URL only some parts are secret, and the call above has remembered them.
+        # The whole text is secret. A URL is not: the call above has remembered its secret parts.
         remember_secret(found)
     if found.lstrip().startswith("{"):
-        # The text may be credentials in JSON. Hide each secret value too, because an error may quote a single value.
+        # The text may be credentials in JSON. Remember each secret value, too, because an error may quote a single
+        # value.
         with suppress(ValueError):
             remember_secrets_in("", json.loads(found))

@@ -92,9 +92,9 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
 
 
 def _lines_of_keys(text: str) -> dict[str, int]:
-    """Return the line numbers of headers and keys. Unusual spellings are not found.
+    """Return the line numbers of headers and keys, which tomllib does not report.
 
-    tomllib does not report the line numbers.
+    Keys in an unusual notation, such as inline tables, have no line number in the result.
     """
     lines: dict[str, int] = {}
     header = ""
@@ -111,7 +111,7 @@ def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
     """Set a key of a section or, with `key__inner`, a key of a table in the section.
 
     Raises:
-        ConfigurationError: A part of the path before the last part has a value that is not a table.
+        ConfigurationError: A key of the path, before its last key, has a value that is not a table.
     """
     key, _, inner = path.partition("__")
     if not inner:

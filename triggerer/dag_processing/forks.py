@@ -69,7 +69,7 @@ class ForkPool:
     """Calls `function(path)` for several paths at once, each call in a fork of its own.
 
     The calling process must have a single thread, and no other children. Closing the pool kills the running forks.
-    When a fork ends, its descendants end as well, including processes that have detached themselves.
+    When a fork ends, its descendants are killed, even detached ones if the kernel allows it (`adopt_orphans`).
 
     Args:
         function: Its return value must be JSON.

@@ -43,7 +43,7 @@ def _meant(pool: str, pools: Collection[str]) -> str:
 def uncalled_functions(loaded: LoadedFile) -> Iterator[Problem]:
     """Yield a problem for each `@task` function that no DAG calls, and that therefore never runs.
 
-    A function at module level counts only in a file that defines DAGs. A file without DAGs may be a library.
+    A file without DAGs may be a library, so its functions at module level cause no problem.
     """
     for function, dag in loaded.task_functions:
         location = function.defined_at

@@ -25,7 +25,8 @@ class OwnThread:
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call the function once a thread is available, and return its result.
 
-        The function must not raise RuntimeError, which Python raises if no thread can be started.
+        The function must not raise RuntimeError. Python raises this error if no thread can be started, so `call` tries
+        again.
 
         Cancellation: The call continues, and nobody waits for it.
         """

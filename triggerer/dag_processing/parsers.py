@@ -23,7 +23,8 @@ class Parsers:
     """One parser for all files, and a second one, on demand, for files that may have ended a parser.
 
     When a parser dies, the cause is seldom known: one of its files, a lack of memory, or a signal from an operator. So
-    the second parser reads the suspected files again, one at a time. A file whose parser dies repeatedly is broken.
+    the second parser reads the suspected files again, one at a time. A file is broken once three parsers have died
+    while they read it.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:

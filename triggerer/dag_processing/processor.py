@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# The delay of the next scan while something in the folder is unreadable: the operating system does not report when a
-# file becomes readable. The delay doubles with each scan.
+# The first delay between scans while something in the folder is unreadable: the operating system does not report when a
+# file becomes readable. The delay doubles with each scan, up to the interval of other scans.
 _RETRY_S: Final = 5.0
 
 
@@ -58,8 +58,8 @@ class DagProcessor:
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
-        file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream is opened once all
-            files have been read, or at the latest after this time.
+        file_timeout: If a file takes longer to import, the import is stopped, and the file is shown as broken. A new
+            stream is opened once all files have been read, or at the latest after this time.
         removal_grace: A file that is missing for this time counts as deleted. A deployment may need this time to
             replace a file.
     """

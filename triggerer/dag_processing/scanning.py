@@ -50,8 +50,8 @@ def scan(folder: Path) -> Scanned:
     Files and folders whose names begin with a dot are left out, because a mounted ConfigMap keeps old versions in such
     folders. A link to a folder that contains the link is not followed.
 
-    A file that its folder lists is never gone. If its status cannot be read, the file is unreadable, even if the error
-    says that there is no such file. Otherwise all files would seem gone if the folder vanished during the scan.
+    The result calls a file unreadable, and not gone, if a folder lists it but the system then reports no such file.
+    Otherwise all files would seem deleted if the folder vanished during the scan.
     """
     found = _scan_once(folder)
     # A file that is deleted after it was listed seems unreadable. A second scan shows that it is gone.

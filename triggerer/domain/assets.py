@@ -46,7 +46,7 @@ class AssetWatcher:
             guarantee.
     Raises:
         DagError: `name` or `guarantee` is invalid, or `trigger` is no `BaseEventTrigger`. Another kind of trigger may
-            report that a condition is true. It would fire again and again while the condition is true.
+            report that a condition is true. Such a trigger would fire again and again.
     """
 
     name: str

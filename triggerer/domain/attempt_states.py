@@ -45,8 +45,8 @@ ENDS: Final = frozenset(
     }
 )
 
-# `INTENDED` may become a final state directly: an attempt may end before the store learns that it began. A final state
-# never changes, because the next attempt relies on it.
+# `INTENDED` may become a final state directly, because an attempt may end before the store learns that it began. A
+# final state never changes: the next attempt begins because it trusts this state.
 _MOVES: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     AttemptState.INTENDED: ENDS
     | {AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.UNKNOWN},

@@ -153,7 +153,7 @@ class EmittedEvent:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of a task's last try, or the task's state while it runs. Only a task that succeeded has `events`."""
+    """The result of a task's last try, or the task's state while it runs. Only a success has `events`."""
 
     task_id: str
     state: TaskState

@@ -1,4 +1,4 @@
-"""The live state of streams: how full, how far behind, why paused. Only the owner of a stream knows this state.
+"""The live state of streams, such as their lag and their pauses. Only the owner of a stream knows its live state.
 
 A message is outstanding from its broadcast to the watchers until the broker's position moves past it. The order of
 messages is kept within a lane, such as a Kafka partition or a FIFO group.
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LaneLive:
-    """A lane with messages that are outstanding or wait at the broker, or a standing lane.
+    """A lane that stands, or that has messages which are outstanding or wait at the broker.
 
     A lane stands if its producer can neither deliver the next message again nor dead-letter it.
     """

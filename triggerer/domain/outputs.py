@@ -17,7 +17,7 @@ def output_token(dag_id: str, run_id: str, task_id: str, repetition: int) -> str
     """Return the token: 32 hexadecimal digits that no other output has.
 
     Args:
-        repetition: How often the task was cleared. A retry does not change this number; see `Repeat.cleared`.
+        repetition: How often the task was cleared, see `Repeat.cleared`. Retries do not count.
     """
     # JSON separates the names unambiguously, whichever characters they contain.
     parts = json.dumps([dag_id, run_id, task_id, repetition])

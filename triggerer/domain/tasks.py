@@ -171,8 +171,8 @@ class Task:
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
                 hint=f"let DAG {upstream.dag.dag_id!r} emit an asset, and schedule DAG {self.dag.dag_id!r} on it",
             )
-        # Search for a cycle only if another task waits for this task already, or if the task would wait for itself. So
-        # a new task needs no search.
+        # A cycle is possible only if another task waits for this task already, or if this task would wait for itself.
+        # So a new task needs no search.
         if (self._is_followed or upstream is self) and (path := _path(upstream, self)):
             names = " >> ".join(task.task_id for task in (*path, self))
             raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")
@@ -299,8 +299,8 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Turn a function into a `TaskFunction`, which adds a task when it is called inside a DAG.
 
     Args:
-        function: Called by the worker once per try, with the results of other tasks and with the `CONTEXT_ARGUMENTS`
-            that the function names.
+        function: The worker calls it at each try, with the arguments of the task's call and the `CONTEXT_ARGUMENTS`
+            that it names. An argument that is a task is replaced by the task's return value.
         options: See `TaskOptions`. `timeout` applies to each try. Bare numbers are seconds.
     Raises:
         DagError: An option is invalid.

@@ -94,8 +94,8 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     """Return the form of the URI that is stored and compared.
 
     The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. The rest keeps its
-    upper and lower case, so two spellings are two assets. After a scheme that starts with `x-`, nothing is changed, and
-    credentials stay. A string without a scheme is not changed.
+    upper and lower case, so two spellings are two assets. A string without a scheme is not changed. Of a URI whose
+    scheme starts with `x-`, nothing after the scheme is changed, and credentials stay.
 
     Raises:
         DagError: The URI is not a valid name (`check_identifier`), has a character outside RFC 3986 or a reserved

@@ -40,7 +40,8 @@ class CallbackRunner:
     Args:
         executor: The id of the executor in the table `instance`.
         may_call: Returns whether the executor still has its lease.
-        get_guard: Returns the guard of the present lease, a process with which all workers die. None: no guard.
+        get_guard: Returns the guard of the present lease: a process whose end kills all workers. None: there is no
+            guard.
         on_called: Called with a run when the callbacks of the run have ended.
     """
 

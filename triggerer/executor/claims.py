@@ -115,10 +115,10 @@ class Claims:
 
         Return the runs that the store then shows as running on this executor.
 
-        - A run of a dead executor is queued again, or given up after too many attempts whose executors died
+        - A run of a dead executor is queued again, or given up if too many executors have died during its attempts
           (`recover_orphans`).
-        - A run of this executor that is not in `known` is queued again. The run was claimed by a transaction whose
-          outcome is unknown.
+        - A run of this executor that is not in `known` is queued again. For example, the run was claimed by a
+          transaction whose outcome is unknown.
         - A queued run with a request to cancel is cancelled, as by `to_cancel`.
         - A held run is released when its next try is due (`release_due`).
         """
@@ -176,9 +176,10 @@ def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
 
 
 def _observe_delay(orders: Sequence[RunOrder]) -> None:
-    """For the metrics, record the longest delay of a scheduled run, from its `run_after` until it was queued.
+    """Record the longest delay among the claimed runs, for the metrics.
 
-    Only first attempts count.
+    The delay is the time from a run's `run_after` until the run was queued. Only first attempts of scheduled runs
+    count.
     """
     scheduled = [
         (order.queued_at - order.run_after).total_seconds()

@@ -45,7 +45,7 @@ class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
     The store accepts the results of an attempt only while the run's row has this executor and the attempt's epoch. The
-    executor is a `LeaseHolder`: when its lease is over, it ends its runs, because other executors may begin them.
+    executor is a `LeaseHolder`: when it loses its lease, it ends its runs, because other executors may begin them.
 
     Args:
         instance_id: The id of this executor's row in the table `instance`. The caller keeps the row alive.
@@ -166,8 +166,8 @@ class Executor:
         back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Do not use `await tasks.start(self._work)`. If this task were cancelled in it, `start` would wait for the
-            # end of `_work`. But `_work` ends only after this task has set `_stopping`.
+            # Do not use `await tasks.start(self._work)`. If this task were cancelled there, it would wait for the end
+            # of `_work` for ever, because `_work` ends only after this task has set `_stopping`.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -352,8 +352,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The store shows further runs as running here. No slot executes them any longer, but their results are not
-            # stored yet. Sweep again soon: if the results do not end such a run, the later sweep queues the run again.
+            # The store shows a run as running here, although no slot executes it any longer: its results are not stored
+            # yet. Sweep again soon. If the results do not end the run, the next sweep queues it again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

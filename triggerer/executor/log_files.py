@@ -30,7 +30,7 @@ class LogFiles:
         """Locked by the thread while it reads or writes, even if the caller no longer waits."""
 
     async def end(self, path: str, run_id: str, how: str) -> None:
-        """Append the last line to a run's log, because the run's process died before it could write this line.
+        """Append the last line to the log of a run whose process has died, or that no process began.
 
         Call this method only when the process is gone and no other executor can have begun the run.
 

@@ -2,8 +2,8 @@
 
 Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. A marker, a file
 in `<home>/unshipped`, names each log until the log is copied. So a restarted executor copies the logs that a killed one
-left. A log is missed only if the home directory is lost, or if the executor is killed before the log has its marker. No
-run waits for the bucket.
+left. A log is missed if its file or the home directory is lost, or if the executor is killed before the log has its
+marker. No run waits for the bucket.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         as much as two.
 
         Raises:
-            Errors of `Database.perform_steps`. The group is stored nevertheless.
+            Errors of `Database.perform_steps`. The group is stored by this commit or a later one.
         Cancellation: A step that has begun is finished, and its rows are returned.
         """
         joined = _JoinedStep(step)
@@ -358,7 +358,7 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return an update that the store accepts instead of a refused one. It has no events, and reports a failure.
+    """Return an update that replaces a refused one. It has no events, and its end, if it has one, is a failure.
 
     If the refused update has events, its tasks are reported as failed. Otherwise its tasks are left out.
     """

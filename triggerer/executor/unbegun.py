@@ -54,10 +54,10 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store for a run that could not be held. A blocked run ends as cancelled.
+    """Return the update to store. It differs from `update` only for a blocked run, which ends as cancelled.
 
-    A run is blocked if an earlier attempt may still be at work. It could not be held, because a user wants it
-    cancelled, or because another attempt has it. In the second case, the store drops the update.
+    A run is blocked if an earlier attempt may still be at work. If such a run cannot be held, a user wants it
+    cancelled, or this attempt no longer has the run. In the second case, the store drops the update.
     """
     if not update.is_blocked or update.end is None:
         return update

@@ -98,7 +98,7 @@ async def start_api(
     workers: TaskGroup,
     listener: socket.socket,
 ) -> None:
-    """Start the API on a socket that listens: as a child process, or in this process if the API is the only part."""
+    """Start the API on a listening socket: as a child process, or in this process if the API is the only part."""
     from triggerer.service.api_part import ApiChild
 
     if parts == {Part.API}:
@@ -134,8 +134,8 @@ async def _start_triggerer(
     # A SQLite database has one service at a time, so no other instance can own or take over streams.
     is_alone = database.dialect == "sqlite"
 
-    # The writers need `host.mark_fenced`, and `host` needs the writers. So `host` is created last, and this function
-    # looks it up only when a writer calls the function.
+    # The writers need `host.mark_fenced`, and `host` needs the writers. So the writers get this function. When a writer
+    # calls it, `host` exists.
     def mark_fenced(fence: Fence) -> None:
         host.mark_fenced(fence)
 

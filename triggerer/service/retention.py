@@ -165,7 +165,7 @@ def _refuse_doubted(doubt: str | None) -> None:
 
 
 class LogRetention:
-    """Deletes old logs in the process of an executor without a scheduler. With a scheduler, `Retention` deletes them.
+    """Deletes old logs in a process that has an executor but no scheduler. With a scheduler, `Retention` deletes them.
 
     Args:
         age: The time from a run's end until its log is deleted.

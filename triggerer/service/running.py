@@ -75,7 +75,7 @@ def run(
     *,
     on_end: Callable[[], None] = lambda: None,
 ) -> StopReason:
-    """Serve until a signal comes, or until `work` is done if it is given.
+    """Serve until a signal comes or, with `work`, until `work` returns.
 
     Args:
         work: Called once the service has started. The service stops when `work` returns.

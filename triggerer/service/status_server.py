@@ -152,8 +152,8 @@ class _Server:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with suppress(OSError):
-                # The constructor of the handler answers the request, and has no argument for the routes. So pass the
-                # routes as an attribute of a new subclass.
+                # The constructor of the handler answers the request, and takes no routes. So the routes are an
+                # attribute of a new subclass.
                 type("_Handler", (_Handler,), {"routes": self._routes})(connection, ("", 0), None)
         finally:
             self._close(connection)

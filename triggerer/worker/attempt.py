@@ -1,4 +1,4 @@
-"""One attempt of one run, in the run's process: load the DAG file, execute the tasks in order, report."""
+"""Executes one attempt of a run in the run's process: loads the DAG file, executes the tasks, reports the results."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class _Files(NamedTuple):
 
 
 class FileStates:
-    """Remembers how long each DAG file has been in its present state.
+    """Remembers how long each DAG file that a run could not use has been in its present state.
 
-    A run must tell a broken file from a file that is still being written. When a writer truncates a file, the size
-    changes a moment before the modification time. So an old modification time does not prove that the file is complete.
+    A broken file may only be half-written. An old modification time does not prove that it is complete: when a writer
+    truncates a file, the size changes a moment before the modification time.
 
     Args:
         tell: Receives each new state of a file, for the processes of later runs.
@@ -194,7 +194,7 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _end_former_launches(self) -> bool:
-        """End the launches of earlier attempts. Return False if one may still be at work; then the run is queued again.
+        """End the launches of earlier attempts. If one may still be at work, queue the run again, and return False.
 
         An application in cluster mode continues: its task waits for it instead of submitting it again.
         """
@@ -228,11 +228,11 @@ class _Attempt:
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
-        """Load the DAG file. If it is broken or lacks the DAG, it may be half written: load it again when it changes.
+        """Load the DAG file. If it is broken or lacks the DAG, it may be half-written: load it again if it changes.
 
         Raises:
-            Exception: The error of the last attempt to load the file. The file no longer changes, or the waiting time
-                is over.
+            Exception: The file does not load, and no longer changes, or the waiting time is over. This is the error of
+                the last load.
         """
         root = self._worker.dags_folder
         path = root / self._order.path

@@ -26,9 +26,9 @@ class ClusterWatch:
     Args:
         why_waiting: Returns the reason for waiting, or None if the session does not wait. If `why_waiting` raises, for
             instance because the session's JVM has died, the watch ends until the next `start`.
-        tell: Called when a wait has lasted for `patience`, when the wait's reason changes, and when the wait ends. Not
-            called after the block.
-        log_path: The run's log, which gets the same reports.
+        tell: Called when a wait has lasted for `patience`. Afterwards called when the wait's reason changes, and when
+            the wait ends. Not called after the block.
+        log_path: The run's log. The reports are also written there.
     """
 
     def __init__(

@@ -124,8 +124,8 @@ class RunContext:
             case "spark":
                 return self._spark()
             case "output":
-                # An `Output` numbers its calls for each target, and the number is part of the output's identity. So
-                # each try needs a new `Output`, which counts from 1 again.
+                # An `Output` counts its calls for each target, and the count is part of an output's identity. Each try
+                # gets a new `Output`, so that its calls have the numbers of the earlier try.
                 return Output(self._order.output_token(task.task_id), self._may_commit)
             case "triggering_asset_events":
                 return self._triggering

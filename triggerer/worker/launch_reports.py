@@ -65,8 +65,8 @@ class SessionLaunches:
     def begin(self) -> str | None:
         """Report the next session, and return its tag. None: the session is on no server, and ends with this process.
 
-        The first session is reported as running: its tag was stored when the executor claimed the run. A further
-        session replaces a dead one. It is reported as launching, because its tag must be stored before it is opened.
+        The first session's tag was stored when the executor claimed the run, so that session is reported as running. A
+        further session replaces a dead one. It is reported as launching, so that its tag is stored before it is opened.
         """
         if not self.are_remote:
             return None
@@ -77,7 +77,7 @@ class SessionLaunches:
         return self._tag
 
     def released(self) -> None:
-        """Report that the server has released the present session, so no operation of the session is at work."""
+        """Report that the server has released the present session, and with it has ended the session's operations."""
         if self._tag is not None:
             self._tell(AttemptState.SUCCESS)
             self._tag = None

@@ -17,8 +17,8 @@ def _enter_folder() -> None:
     try:
         os.chdir(Path.cwd())
     except OSError:
-        # The folder is gone, or the service's user has no access, for instance if root started the service by
-        # `runuser`.
+        # The working directory is gone, or the service's user may not enter it. For example, root started the service
+        # with `runuser`.
         os.chdir("/")
 
 
@@ -26,8 +26,8 @@ def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = connect_to_parent()
     setup = channel.receive()
-    # Lower this process's priority: if processors are scarce, the service's event loop comes first, because it starts
-    # further runs.
+    # Lower this process's priority. If processors are scarce, the service's event loop must come first, because it
+    # starts the runs.
     give_way(_NICENESS)
     _enter_folder()
     set_up_logging()

@@ -22,7 +22,7 @@ A run's process receives:
 
 A run's process sends:
 
-- `started`: a try of a task has begun, or has failed and the task waits (`TaskStart`).
+- `started`: a try of a task has begun. Or a try has failed, and the task waits (`TaskStart`).
 - `waiting`, `progress` and `launch`: a `Wait`, a `RunProgress` or a `Launch` has changed.
 - `query`: a question, such as which events there are, or a request to store a `Launch` before the launch begins.
 - `results`: tasks or the run have ended (`RunReport`).

@@ -11,9 +11,9 @@ from triggerer.domain.runs import TaskState
 def reused_tasks(dag: DAG, finished: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
-    The return value of a task exists only in the memory of its run's process. So a successful task is executed again if
-    an executed task needs its return value. The repeated task emits its events under their former keys, so no event is
-    recorded twice.
+    The return value of a task exists only in the memory of the process that executed the task. So a successful task is
+    executed again if a task that is executed needs the value. A repeated task emits its events with the same keys as
+    before, so no event is recorded twice.
 
     Args:
         finished: The final states of tasks that need not be executed again. A task that the DAG no longer has is

@@ -1,7 +1,7 @@
 """The process of one run: it waits for an order, executes the order, and ends. `fork_server/server.py` forks it.
 
-The main thread executes the tasks, because Python calls signal handlers, and so ends tasks at their timeouts, only in
-the main thread. If tasks run side by side, each task has its own thread. A further thread reads the executor's replies.
+The main thread executes the tasks, because Python calls signal handlers only there, and a signal ends a task at its
+timeout. If tasks run side by side, each task has its own thread. A further thread reads the executor's replies.
 """
 
 from __future__ import annotations
@@ -110,8 +110,7 @@ class RunProcess:
     def _await_order(self) -> dict[str, Any]:
         """Wait for an order, and return it. Meanwhile do what the fork server and the executor request."""
         while True:
-            # Accept an order only once the previous run's processes are gone. Until then, listen to the fork server
-            # alone.
+            # Until the previous run's processes are gone, listen only to the fork server, so that no order is accepted.
             sources: list[ForkServerLink | ChildChannel]
             sources = [self._link, self._channel] if self._link.may_begin else [self._link]
             ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
@@ -173,7 +172,7 @@ class RunProcess:
                     kill_own_group()
                 return
             waiting = self._waiting.get(frame["number"])
-            # If it is None, the task that sent the query was interrupted, and no longer waits for the reply.
+            # None: the task that sent the query was interrupted, and no longer waits for the reply.
             if waiting is not None:
                 waiting.put(frame)
 
@@ -181,8 +180,8 @@ class RunProcess:
         if not self._busy:
             os._exit(128 + number)
         self._is_stopping = True
-        # The task's `finally` blocks may use Spark. Give them another connection, which does not wait for the
-        # interrupted call.
+        # The task's `finally` blocks may use Spark. They need another connection to the JVM, because this one still
+        # waits for the interrupted call.
         forget_connection()
         self._spark.interrupt_soon()
         raise ProcessStopped
@@ -193,8 +192,8 @@ class RunProcess:
             # again, so that no end is reported.
             raise ProcessStopped
         if report.end is not None:
-            # Complete the log first: once the end is reported, a user may read the log, and the executor may kill this
-            # process.
+            # Complete the log before the end is reported. Afterwards a user may read the log, and the executor may kill
+            # this process.
             flush_output()
         self._reporter.report(run_pk, report)
 

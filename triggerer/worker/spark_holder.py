@@ -182,7 +182,7 @@ class SparkHolder:
         return self._link.how_driver_ended(self._driver.pid, patience_s=0.0) is not None
 
     def how_driver_ended(self, error: BaseException) -> str | None:
-        """Return a sentence that says how the driver ended. None: the driver has not ended.
+        """Return a sentence that says how the driver ended. None: the driver has not ended, or there is no driver.
 
         Args:
             error: The error of a try. If it reports a lost connection, the call waits a moment for the JVM's end.

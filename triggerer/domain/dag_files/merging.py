@@ -98,7 +98,7 @@ def merge(
 def files_with_lost_definitions(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the files among `paths` from which a definition in force has vanished, without moving to another file.
+    """Return the files among `paths` that have lost a definition in force, if no other file has the definition now.
 
     Args:
         files: All files of the folder. Broken files are never returned, because their definitions stay in force.
@@ -132,8 +132,7 @@ def _add_asset(
 ) -> None:
     """Add an asset of a file. The file that defines the asset wins over files that import it.
 
-    The rank makes the result independent of the order of the files. Otherwise, each parse could store another version
-    of the asset.
+    The order of the files must not decide. Otherwise, each parse could store another version of the asset.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:

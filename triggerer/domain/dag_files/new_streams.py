@@ -19,7 +19,7 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return the changes, by digest: the instant until which a stream must now stay closed.
+    """Return, by digest, the streams whose closing changes now, with the instant until which they stay closed.
 
     None: the stream may be opened now. Streams without a change are left out.
 

@@ -62,7 +62,7 @@ class PartitionMapper(ABC):
         return (decoded,)
 
     def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
-        """Return the key that `encode_upstream` writes for the same part. Several keys may name one part.
+        """Return the key that `encode_upstream` writes for the part that `key` names. Several keys may name a part.
 
         Args:
             length: The length of a part of the window, as for `encode_upstream`.

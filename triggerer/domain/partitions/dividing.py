@@ -92,9 +92,9 @@ class Partitioner:
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:
-        """Return the shares of the first events, at most `most`. All shares of one event are returned together.
+        """Return the shares of the first events, at most `most` shares. The shares of one event are never split.
 
-        So if the first event alone has more than `most` shares, more are returned.
+        So if the first event alone has more than `most` shares, all of them are returned.
         """
         shares: list[Share] = []
         divided: list[int] = []
@@ -117,7 +117,8 @@ class Partitioner:
         """Return when the run of a key may start with these parts; None: the run needs another event first.
 
         Args:
-            has_run: True if the key already had a run. If so, any further part is enough for another run at once.
+            has_run: True if the key already had a run. Then one further part is enough for another run, which may start
+                at once.
             now: The present instant, which is the result if the run may start at once.
         """
         try:

@@ -1,4 +1,4 @@
-"""Mappers of plain text keys. They keep each key, accept only the keys of a fixed set, or map all keys to one."""
+"""Mappers of plain text keys: one keeps all keys, one allows only a fixed set, and one maps all keys to one key."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ class MinimumCount(WaitPolicy):
 class WaitUntil(WaitPolicy):
     """Waits for all parts; after `patience`, `minimum` parts are enough.
 
-    `patience` counts from the end of the period, or from the run's first event with a `SegmentWindow`.
+    `patience` counts from the end of the period. With a `SegmentWindow` there is no period, so `patience` counts from
+    the run's first event.
     """
 
     patience: timedelta

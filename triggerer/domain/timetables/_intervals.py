@@ -38,9 +38,9 @@ def next_interval(
     latest: datetime | None,
     over: Callable[[], datetime | None] | None,
 ) -> DagRunInfo | None:
-    """Return the run for the interval after the last run's interval, or for the first interval; None: no such interval.
+    """Return the run for the interval after the last run's interval, or for the first interval; None: there is none.
 
-    A cron expression needs a tenth of a millisecond for each bound, so no bound is computed without need.
+    The function computes as few bounds as possible, because a cron expression needs a tenth of a millisecond for each.
 
     Args:
         last: The data interval of the last run; None: there was no run.

@@ -21,7 +21,7 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 @dataclass(frozen=True, slots=True)
 class EventsTimetable(HasTicks):
-    """A run at each instant of a list. The data interval is only that instant. Without catch-up, no run is in the past.
+    """A run at each instant of a list, which is also its data interval. Without catch-up, past instants get no run.
 
     Args:
         event_dates: Aware instants in any order. Repetitions are ignored.

@@ -56,8 +56,8 @@ class Delayed(DerivedTimetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        # Without catch-up, `timetable` leaves out runs that it takes for missed. A run is missed only if its delayed
-        # start has passed, too.
+        # Without catch-up, `timetable` leaves out missed runs. Set its clock back, because a run is missed only once
+        # its delayed start has passed, too.
         with clock_set_back(self.delay):
             return DerivedTimetable.next_dagrun_info(
                 self,
@@ -203,7 +203,8 @@ class RollUp(Consecutive):
         if first is None:
             return None
         start, end = first.data_interval
-        # The last run's interval may overlap if the DAG had another schedule then. Do not repeat its data.
+        # If the DAG had another schedule before, the last run's interval may overlap the new interval. Do not repeat
+        # its data.
         if last is not None:
             start = max(start, last.end)
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))

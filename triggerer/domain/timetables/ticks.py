@@ -110,8 +110,8 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
 def refuse_keys(timetable: Timetable, owner: str) -> None:
     """Check that a timetable's runs have no partition keys.
 
-    `owner` is the name of a timetable that contains `timetable` and changes its data intervals. Partition keys are made
-    from data intervals, so the keys of `timetable` would not fit the changed intervals.
+    `owner` is the name of a timetable that changes the data intervals of `timetable`. Partition keys are made from data
+    intervals, so the keys of `timetable` would not fit the changed intervals.
 
     Raises:
         DagError: The runs have partition keys.

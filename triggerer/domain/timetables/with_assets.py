@@ -22,7 +22,7 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class _WithAssets(DerivedTimetable):
-    """Has the runs of `timetable`, and also names the assets that the DAG waits for.
+    """Combines a timetable with the assets that the DAG waits for. As a timetable, it has the runs of `timetable`.
 
     Args:
         timetable: A timetable without assets.

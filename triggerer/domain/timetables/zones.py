@@ -62,7 +62,7 @@ def with_zone(text: str, zone: Zone) -> str:
 
 def start_of_day(day: date, zone: tzinfo) -> datetime:
     """Return the first UTC instant of a day, even if its midnight occurs twice or not at all."""
-    # If midnight occurs twice, the result is the first. If midnight is skipped, the result is the clock change.
+    # If midnight occurs twice, return the first one. If it is skipped, return the instant of the clock change.
     return datetime.combine(day, time(0), tzinfo=zone).astimezone(UTC)
 
 

@@ -56,8 +56,8 @@ class DeliveryFacts:
     """The facts that a trigger knows about its source, settings and producer. The trigger leaves out unknown facts.
 
     Attributes:
-        is_acknowledged: True if a message is repeated until its events are durable. Either the source gets the
-            acknowledgement only then, or the position is stored in the transaction of the events.
+        is_acknowledged: True if a message is repeated until its events are durable: either the message is acknowledged
+            only once they are, or the position is stored in the transaction of the events.
         because: The reason for `is_acknowledged`, for people: a sentence without its full stop.
         key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
         key_changes: Why a repeated message may have another key. None: a repeated message has the same key.
@@ -75,9 +75,9 @@ class DeliveryFacts:
             missing, the warning shows this key. None: no such key.
         findings: Further facts. A finding with `most` can lower the guarantee.
         source: The name of a source that divides its messages among its readers, as a queue does. `triggerer check`
-            warns if two streams read the same source. The name must not depend on the spelling of the trigger's
-            arguments. A stream of several sources has several names. None: unknown, or not needed because equal sources
-            always have equal stream keys.
+            warns if two streams read one such source. So the name must not depend on how the trigger's arguments spell
+            the source. A stream of several sources has several names. None: unknown, or not needed because equal
+            sources always have equal stream keys.
     """
 
     is_acknowledged: bool

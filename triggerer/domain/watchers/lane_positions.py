@@ -162,7 +162,7 @@ class Cut(Protocol):
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
     """Return the cuts that an incarnation lists in its attribute `used`. Empty: there is no such attribute.
 
-    A log keeps its incarnation after a cut. Only producers add the attribute, and the store does not keep it.
+    The incarnation stays equal after a cut. A producer adds the attribute in memory; the store does not keep it.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used
@@ -171,8 +171,8 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
 def cut_after(position: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `position` was recorded; None: no such cut.
 
-    A cut counts if two things are true: `incarnation` lists it, but the incarnation of `position` does not. And the log
-    has reused the number of `position`, or a higher one.
+    A cut counts if it fulfils two conditions. `incarnation` lists the cut, but the incarnation of `position` does not.
+    And the reused numbers end above the number of `position`.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 
@@ -180,7 +180,7 @@ def cut_after(position: Position, incarnation: Any) -> Position | None:
 def cut_before(position: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut at or before `position`; None: no such cut.
 
-    Only cuts that count for `cut_after` are considered. They removed the message that was at `position`.
+    Only cuts that count for `cut_after` are considered. Such a cut has removed the message that was at `position`.
     """
     cuts = [one for one in _unknown_at(position, incarnation) if one.since <= position[1]]
     return _first(cuts, incarnation)

@@ -1,8 +1,8 @@
 """An executor's lease on its runs. Heartbeats extend the lease. The executor ends its runs before the lease ends.
 
-Once an executor's registration has expired by the database's clock, other executors queue its runs again, even if the
-executor only cannot reach the database. So an executor follows its own clock, and ends its runs before another executor
-may begin them. If the executor is frozen at that time, its guard ends the workers a little later
+When a registration has expired by the database's clock, other executors queue the runs of its executor again. They
+cannot know whether that executor is dead, or only cannot reach the database. So an executor follows its own clock, and
+ends its runs before others may begin them. If it is frozen at that time, its guard ends the workers a little later
 (`triggerer.executor.lease.lease_guard`).
 """
 
@@ -116,8 +116,8 @@ class Registration:
         try:
             with anyio.fail_after(timeout.total_seconds()):
                 async with self._database.transaction(commit_timeout=timeout) as session:
-                    # Each heartbeat registers again. So it restores the row if another executor removed it, because
-                    # this executor seemed dead. The other executor's runs have a new epoch, so the store refuses our
+                    # Another executor may have removed the row, because this executor seemed dead. So each heartbeat
+                    # registers again. Runs that the other executor took have a new epoch, so the store refuses our
                     # results for them.
                     await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry

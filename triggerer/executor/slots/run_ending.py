@@ -95,7 +95,7 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Write the run's end into the log, and then into the store. Once the store has the end, users read the log."""
+        """Write the run's end into the log, and only then into the store, because users may then read the log."""
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
             # The run was cut short while the log was written.

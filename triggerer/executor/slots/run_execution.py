@@ -85,11 +85,10 @@ class RunExecution:
         self._progress = ProgressWriter(writer, self.order)
 
     async def begin(self) -> RunHandle | None:
-        """Return a process for this attempt. None: do not execute the run.
+        """Store the attempt's start, and return a process for the attempt. None: do not execute the run.
 
-        The start of the attempt is stored first. If the executor dies, `recover_orphans` counts only attempts whose
-        start is stored, because other attempts cannot have killed the executor. (The start of a first attempt was
-        stored when the run was claimed.)
+        If the executor dies, `recover_orphans` counts only attempts whose start is stored: other attempts cannot have
+        killed the executor. The start of a run's first attempt is stored by the claim.
 
         Raises:
             ChannelClosed: The worker is gone.

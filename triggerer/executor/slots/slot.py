@@ -48,11 +48,11 @@ class SlotSettings:
 
 @dataclass(slots=True)
 class Slot:
-    """Executes one job after the other. `serve` is its only task.
+    """Executes one job after the other. Call `serve` in one task, for the slot's whole life.
 
     Args:
-        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard of the time of its
-            start.
+        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard under which it
+            started.
         on_free: Called on the event loop each time the slot becomes free. The arguments are the slot, the executed run,
             and the duration in seconds. The run is None if the job was to warm up.
         on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.

@@ -1,7 +1,7 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
-A run's process also executes users' code, which may write into the channel by accident: for example, because it forked
-a process, which inherited the channel. Malformed data ends only the run whose code wrote it.
+A run's process also executes users' code, which may write into the channel by accident. For example, a process that
+users' code forks inherits the channel. Malformed data ends only the run whose code wrote it.
 """
 
 from __future__ import annotations

@@ -98,8 +98,7 @@ class RunHandle:
     def mark_ended(self, code: int) -> None:
         """Store the exit code that the worker has reported.
 
-        From now on, only frames that were sent before can be received, even if a leftover process still has the
-        channel.
+        Frames that the process has sent can still be received. A leftover process with the channel cannot send more.
         """
         self.code = code
         self.ended.set()

@@ -1,9 +1,9 @@
 """Writes events into Parquet files, piece by piece, so that the memory does not grow with the number of events.
 
 The type of the column `extra` depends on the JSON of all events. The first pass writes with the types of the first
-piece. If a later piece does not fit, the rest of the pass only widens the types, and writes nothing. Another pass then
-writes all files again. So uniform events need one pass. Arrow's JSON reader checks whether a piece fits, many times as
-fast as Python could.
+piece, so uniform events need one pass. If a later piece does not fit, the rest of the pass only widens the types.
+Another pass then writes all files again. Arrow's JSON reader checks whether a piece fits, because Python would be many
+times slower.
 """
 
 from __future__ import annotations

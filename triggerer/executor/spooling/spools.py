@@ -30,10 +30,10 @@ _AT_ONCE: Final = 2
 
 
 class Spools:
-    """The folder `home/spool`, which has a folder for each executor. An executor's folder has a folder for each run.
+    """The folder `home/spool`: a folder for each executor, and in it a folder for each run that reads spooled events.
 
-    An executor locks a file in its folder. If the file is not locked, the executor has died. The next executor that
-    starts then deletes the folder.
+    While an executor lives, it keeps a file in its folder locked. An executor that starts deletes the folders whose
+    file is not locked.
     """
 
     def __init__(self, database: Database, home: Path) -> None:

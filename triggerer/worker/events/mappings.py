@@ -42,8 +42,8 @@ def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
 class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
     """The events that started a run, by asset, or by the asset's name or URI.
 
-    An asset of the schedule may have no event, for instance one side of `a | b`. Such an asset is not a key of the
-    mapping, but looking it up returns an empty sequence.
+    An asset of the schedule may have no event, for instance `b` in `a | b`. Iteration leaves such an asset out, but
+    looking it up returns an empty sequence.
     """
 
     def __init__(self, query: QueryEvents, scheduled: Sequence[Asset] = ()) -> None:

@@ -79,8 +79,8 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
     def emitted(self) -> tuple[EmittedEvent, ...]:
         """Return a successful task's events: one for each asset outlet, and each event that the task added to an alias.
 
-        A task may emit an asset's events as an outlet and through aliases. Events of the asset with equal `extra` and
-        partition key become one event, as in Airflow. This event belongs to all these aliases.
+        A task may emit events of one asset both as an outlet and through aliases. As in Airflow, those with equal
+        `extra` and partition key become one event, which belongs to all of the aliases.
 
         Raises:
             RowRefused: An extra or a partition key cannot be stored.

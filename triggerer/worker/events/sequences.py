@@ -142,7 +142,7 @@ class AssetEvents(Sequence[AssetEvent]):
     another transaction is recording at that moment may become part of it.)
 
     A loop fetches page after page. An index or a slice in the middle of a long sequence is slow, because the database
-    skips all rows before it, from the nearer end if the length is known. The length is read when it is first needed.
+    must skip all rows before it. If the length is known, it counts from the nearer end.
 
     Args:
         fetch: Returns the rows of one page, see `_PagedReader`.
@@ -249,8 +249,8 @@ class AssetEvents(Sequence[AssetEvent]):
     def uris(self) -> list[str]:
         """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.
 
-        Spark would read brackets, braces, `*`, `?` and backslashes as a pattern. So each of these characters gets a
-        backslash, except in a web address.
+        Spark would read brackets, braces, `*`, `?` and backslashes as a pattern. So they are escaped by a backslash,
+        except in a web address.
 
         Raises:
             ValueError: An event has no `uri`.

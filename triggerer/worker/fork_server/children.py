@@ -65,7 +65,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def take_log(self, log: int, max_bytes: int) -> None:
-        """Become the owner of the descriptor of the run's log. The descriptor is used to limit the log's size."""
+        """Become the owner of a descriptor of the run's log, which `limit_log` needs."""
         self.log = log
         self.log_limit = LogLimit(log, max_bytes)
 

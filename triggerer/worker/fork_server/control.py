@@ -4,7 +4,7 @@ A run's process sends:
 
 - `accepted`: the process has an order. The message carries the descriptor of the run's log.
 - `attached`: the process has attached to the Spark driver of the server's message `driver`.
-- `unusable`: no other process may attach to this Spark driver.
+- `unusable`: a Spark driver is broken, so no other process may attach to it.
 - `open`: a request for a driver.
 - `how_ended`: a question about a driver: has it ended, and how?
 - `file_seen`: the state of a DAG file that does not load, or lacks the run's DAG. Later processes receive the state.

@@ -33,9 +33,9 @@ class _ReadElsewhere:
         return bool(self._ask(0.0)["is_out_of_memory"])
 
     def close_ours(self) -> None:
-        """Do nothing: if the first start of the JVM fails, a second start needs the writing end of the output pipe.
+        """Keep the writing end of the output pipe: if the first start of the JVM fails, a second start needs it.
 
-        The writing end closes when this process ends.
+        It closes when this process ends.
         """
 
     def wait_for_end(self, timeout_s: float) -> None:

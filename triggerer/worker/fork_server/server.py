@@ -153,8 +153,8 @@ class ForkServer:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_up)
-        # When the service is stopped, all its processes may receive SIGTERM. This process ignores the signal during a
-        # run, because its end would kill the run's process.
+        # When the service is stopped, all its processes may receive SIGTERM. During a run this process ignores the
+        # signal, because the run's process would die with it.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._watch(self._wakeup, self._drain)
 
@@ -194,8 +194,8 @@ class ForkServer:
     def _fork(self, role: Role, live: Callable[[Control], None]) -> Child:
         ours, theirs = Control.pair()
         self._dags_folder.look_ahead()
-        # Let garbage collections in the child skip all present objects. A collection writes to each object that it
-        # examines, so the kernel would copy their memory.
+        # Let garbage collections in the child skip all present objects. A collection writes to the objects that it
+        # examines, so the kernel would have to copy the memory that parent and child share.
         gc.freeze()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -294,7 +294,8 @@ class ForkServer:
             self._handle(child, heard)
         except (KeyError, TypeError, ValueError) as error:
             # Users' code has written into this connection, and perhaps also into the channel to the executor. Wait
-            # before the kill, so that the executor can find the damage in its channel, and name it in the run's error.
+            # before the kill, so that the executor finds the damaged data in its channel, and reports it as the run's
+            # error.
             logger.warning("a run's process sent a message that cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)

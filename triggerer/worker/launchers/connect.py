@@ -89,8 +89,8 @@ class ConnectLauncher:
             return sighting
         (end,) = stopped
         known = self._handle(handle.tag)
-        # The server does not say when the Python workers are gone. Wait even if no operation was interrupted now: the
-        # client may have interrupted an operation just before it died.
+        # The server does not report when its Python workers are gone, so wait for as long as they may live. Wait even
+        # if nothing was interrupted now: the client may have interrupted an operation just before it died.
         time.sleep(end.python_workers_live_for_s)
         if not end.operations:
             return Ended(known, AttemptState.LOST, "its session had nothing under way")

@@ -1,8 +1,8 @@
 """Stops the launches that the dead attempts of a run left on Spark.
 
 The next attempt stops the launches before it executes the user's code. Only a `SparkApplication` in cluster mode
-continues: its task waits for it instead of submitting it again. If the run has ended, the executor's `LeftLaunches`
-stops the launches, in a separate process (`launchers.main`).
+continues: its task waits for it instead of submitting it again. If the run gets no further attempt, the executor's
+`LeftLaunches` stops the launches, in a separate process (`launchers.main`).
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class Launcher(Protocol):
         """Look for a launch by its tag. The method never raises: if the search fails, the state is `Unknown`.
 
         Args:
-            external_id: The place's own id of the launch, if it is known. Without the id, a standalone cluster cannot
-                tell the state of a launch while any driver is active there.
+            external_id: The place's own id of the launch, if it is known. Without this id, the state of a launch on a
+                standalone cluster is unknown while any driver is active there.
         """
 
     def stop(self, handle: Handle) -> Sighting:

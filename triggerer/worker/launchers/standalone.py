@@ -168,8 +168,8 @@ class StandaloneLauncher:
         if state in _ENDS:
             return self._ended(handle, str(state), answer)
         if not answer.get("success"):
-            # A restarted master has forgotten its drivers. A forgotten driver may still be at work, because a Spark
-            # worker ends a driver only when the master says so.
+            # A restarted master has forgotten its drivers. A Spark worker ends a driver only when the master tells it
+            # to, so a forgotten driver may still be at work.
             return Unknown(f"the master no longer knows the driver {handle.external_id}")
         return Unknown(f"the master says {state}")
 

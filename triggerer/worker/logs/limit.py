@@ -21,8 +21,8 @@ _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 class LogLimit:
     """Frees the middle of one log, again and again while the log grows.
 
-    A quarter of `max_bytes` stays at the beginning of the log, and at least half at its end. If the file system cannot
-    free the middle of a file, only the beginning stays.
+    The first `max_bytes / 4` bytes of the log stay, and at least the last `max_bytes / 2` bytes. If the file system
+    cannot free the middle of a file, only the beginning stays.
 
     Args:
         log: A descriptor of the log, opened for appending. The caller closes it after the last call of `enforce`.

@@ -111,6 +111,6 @@ def output_into(path: Path, tell: Callable[[int], None]) -> Iterator[None]:
 def flush_output() -> None:
     """Write what users' code has printed since the end of the last line."""
     for stream in (sys.stdout, sys.stderr):
-        # If the run has closed or replaced the stream, or the disk is full, the rest of the output is lost.
+        # Users' code may have closed or replaced the stream, or the disk may be full. Then this text is lost.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

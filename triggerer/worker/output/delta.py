@@ -104,10 +104,10 @@ class DeltaTables:
         self._lock = Lock()
 
     def first_name(self, table: DeltaTable) -> str:
-        """Return the first name that this try used for the table, so that a table with two names is one target."""
+        """Return the name that this try first used for the table, so that all names of a table are one target."""
         with self._lock:
             if all(table.name != known.name for known in self._tables):
-                # The first table needs no query for its identity. The query takes a while, and most tasks write to one
+                # The query for the identity takes a while. The first table needs no query, and most tasks write to one
                 # table.
                 own = table.identity() if self._tables else None
                 for known in self._tables:
@@ -144,8 +144,8 @@ def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str
         table.write(df, mode, writing.name, writing.mark)
     found = table.writer_of(writing.name)
     if found is None:
-        # The history does not show the output. A commit that creates a table has no mark, so a new table was written by
-        # this call. In an existing table, an earlier try has written the output, and its commit is no longer in the
-        # history.
+        # No commit in the history has the output's mark. Delta stores no mark when it creates a table, so if the table
+        # is new, this call wrote it. Otherwise an earlier try has written the output, and the history no longer lists
+        # that commit.
         return "written" if is_new else "was_there"
     return writing.outcome(found, table.name)

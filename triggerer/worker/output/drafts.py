@@ -10,8 +10,8 @@ A try commits its draft by creating the commit's file. If two tries are alive at
 file. Then the draft's files are moved to their final names. (An object store copies a file, and deletes the original.)
 If a try dies during the moves, the next write to the folder, by any task, finishes them.
 
-A draft is deleted only when it can no longer be committed. That is so once another draft of the same output was
-committed, and after a week, because `commit` refuses older drafts.
+A draft is deleted only in three cases: its try has given it up, another draft of the same output was committed, or the
+draft is more than a week old. (`commit` refuses such an old draft.)
 
 `<name>` is the output's name, see `Writing`. `<mark>` names the call that wrote the draft, see `marks`.
 

@@ -87,8 +87,8 @@ class HadoopFiles:
         try:
             list(pool.map(lambda pair: self.move(*pair), moves))
         finally:
-            # Do not wait for copies that are under way: the task's time may be up. The files are committed, so the next
-            # write to the folder finishes the moves.
+            # Do not wait for moves that are under way, because the task's time may be up. The output is committed, so
+            # the next write to the folder finishes the moves.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def move(self, source: str, target: str) -> None:

@@ -3,9 +3,9 @@
 The snapshot has the output's name as Iceberg's `wap.id`. Iceberg picks only one snapshot with a `wap.id`. Iceberg
 checks this in the commit itself, so two tries that run at the same time cannot both succeed.
 
-Branches need Iceberg's SQL extensions. Without them, a try appends the rows directly, after two checks. The table must
-have no snapshot with the output's name, and the service must say that this attempt is the run's current one. Only the
-second check then keeps two live tries from both appending.
+Branches need Iceberg's SQL extensions. Without them, a try appends the rows directly, after two checks: the table has
+no snapshot with the output's name, and this attempt is the run's current one. Two tries that are alive at once could
+both pass the first check. Then only the second check prevents a second append.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class IcebergTable:
     def _in_procedures(self) -> tuple[str, str]:
         """Return the catalog, and the table's name for Iceberg's procedures.
 
-        A name with a namespace gets its catalog, because Iceberg would otherwise log 90 lines.
+        The catalog is added to a name that has a namespace, because Iceberg would otherwise log 90 lines.
         """
         first, _, rest = self.name.partition(".")
         if rest and self._spark.conf.get(f"spark.sql.catalog.{first.strip('`')}", None) is not None:

@@ -2,9 +2,8 @@
 
 In the same transaction, the commit stores the output's token, which identifies the output in all tries of its task.
 
-Each statement, such as the commit, is executed through Spark's JDBC source, which gets it in the option
-`sessionInitStatement`. So a statement needs no other driver than the rows, and works in classic sessions and over
-Connect.
+A statement, such as the commit, is passed to Spark's JDBC source in the option `sessionInitStatement`. So the
+statements use the JDBC driver that writes the rows, and work in classic sessions and over Connect.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ class Connection:
 
     def _read(self, query: str, **options: str) -> DataFrame:
         reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
-        # With a fetch size above zero, Spark would switch off the automatic commit, which `execute` needs. Use one
-        # partition, because Spark cannot read a query in parts.
+        # `execute` needs the automatic commit, which Spark would switch off for a fetch size above zero. Spark cannot
+        # read a query in parts, so use one partition.
         return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 
 
@@ -169,8 +168,8 @@ def _drop_drafts(
         for drop in output.drop(found, is_written=is_written):
             connection.execute(drop)
     except Exception:
-        # Only log this error. Either the rows are written, or the write has failed and the user needs the error of the
-        # write. The next write to the table drops the drafts.
+        # Only log this error. If the write failed, the user needs the error of the write instead. A later write drops
+        # the drafts.
         logger.exception("a draft table could not be dropped")
 
 

@@ -32,8 +32,8 @@ def execute_side_by_side(
 ) -> None:
     """Execute the tasks, at most `limit` at once, and at most one task of each pool at once.
 
-    A task begins when all its upstream tasks have ended. If an upstream task failed or was skipped, the task is left
-    out.
+    A task begins once all its upstream tasks have succeeded. If an upstream task failed or was skipped, the task is
+    left out.
 
     Args:
         tasks: The tasks, each after its upstream tasks.

@@ -25,8 +25,8 @@ own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", defau
 def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
     """Raise an exception in another thread once that thread executes Python code.
 
-    The exception cannot be withdrawn. Do not use Python's call for that purpose: after it, Python 3.11 hangs in the
-    next function that a debugger or a coverage tool traces.
+    The exception cannot be withdrawn. Python has a call for that, but after this call Python 3.11 hangs in the next
+    function that a debugger or a coverage tool traces.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind)
@@ -76,6 +76,6 @@ def thread_time_limit(limit: timedelta | None, on_expiry: Callable[[], None]) ->
 
 
 def _receive_exceptions() -> None:
-    """Let an exception that `raise_in` has sent to this thread arrive here, and not in later code."""
+    """Wait for an exception that `raise_in` has sent to this thread, so that it is not raised in later code."""
     for _ in range(_TURNS):
         pass

@@ -164,7 +164,7 @@ class ProgressWatch:
             self._put(key, stage, own_task.get() or self._current)
 
     def _put(self, key: object, stage: StageProgress, task_id: str | None) -> None:
-        """Store the state of a stage. A stage belongs to the task `task_id` of the call that first stored the stage."""
+        """Store the state of a stage. The stage stays with the task for which it was first stored."""
         with self._lock:
             is_new = self._all.get(key) is None
             self._all.put(key, stage)

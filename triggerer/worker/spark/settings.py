@@ -30,8 +30,9 @@ _SHARING: Final = {
     # Dynamic allocation needs this setting, or a shuffle service, which few clusters have.
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # By default Spark never returns executors with shuffle files or cached data. If the data is needed after the
-    # return, Spark computes it again. So these times are longer than a usual pause between two jobs of a run.
+    # By default Spark never gives executors with shuffle files or cached data back to the cluster. With these settings
+    # it does, after the given times, and computes the data again if a job needs it. So the times are longer than a
+    # usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }

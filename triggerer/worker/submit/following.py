@@ -214,7 +214,8 @@ def end_earlier_try(
 ) -> None:
     """Return once the application of an earlier try of the task has ended, and report its end.
 
-    The try's own stop got no answer. The next try must not work beside it, so wait without limit.
+    The earlier try could not confirm that it stopped its application. The next try must not work at the same time, so
+    wait without limit.
 
     Args:
         tell_wait: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.

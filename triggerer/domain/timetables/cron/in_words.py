@@ -27,7 +27,7 @@ def describe_cron(cron: Cron) -> str:
     try:
         minute, hour, day, month, weekday = cron.expression.lower().split()
         if day != "*" and weekday != "*":
-            # If both a day of the month and a day of the week are given, a date that matches one of them is enough. A
+            # If both a day of the month and a day of the week are given, a date needs to match only one of them. A
             # phrase for this would be too long.
             raise _TooManyWords
         words = [_time(minute, hour), _day(day), _weekday(weekday), _month(month)]

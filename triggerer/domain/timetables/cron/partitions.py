@@ -29,8 +29,8 @@ class CronPartitionTimetable(HasTicks):
     The partition key shows the interval's start, in `timezone`. The run's events get this key too.
 
     Args:
-        run_offset: How many instants after the run its partition starts. With -1, a run covers the interval that has
-            just ended; with 0 or None, the interval that begins.
+        run_offset: The number of instants of the expression from the run to the start of its partition. -1: the
+            partition ends at the run. 0 or None: the partition starts at the run.
         run_immediately: See `CronTriggerTimetable`.
         key_format: A format of `strftime` for the partition's start. It may also contain `{quarter}`. With `%z`, two
             runs in an hour that the clock shows twice have different keys.

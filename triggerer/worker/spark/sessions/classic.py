@@ -269,7 +269,7 @@ def _launch(
 
 
 def _java_options(installation: Installation) -> list[str]:
-    """Return options that make Java start fast, although long jobs are slower. Users set other options for them."""
+    """Return options that make Java start fast, and long jobs slower. For long jobs, users can set other options."""
     quick = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
     return [*quick, *logging_options(installation)]
 

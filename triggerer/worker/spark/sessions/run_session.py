@@ -118,7 +118,8 @@ class RunSession:
         If the work does not end, the driver is killed, unless others use it.
 
         Raises:
-            RunFailed: The work may continue. The driver was not killed, because other tasks or other clients use it.
+            RunFailed: The work may continue. The driver was not killed, because other tasks of the run or other clients
+                use it.
         """
         session, task_id = self._progress.session, own_task.get()
         if session is None or self._has_driver_ended():

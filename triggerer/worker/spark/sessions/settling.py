@@ -34,8 +34,8 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 def await_end(session: SparkSession, task_id: str | None) -> bool:
     """Return True once no job, no Spark task and no Python worker is at work for the session.
 
-    A Spark Connect server does not report what is at work. There the call waits for as long as a Python worker of an
-    interrupted Spark task may live.
+    A Spark Connect server does not report what is at work. With a server, the function waits for as long as a Python
+    worker of an interrupted Spark task may live, and returns True.
 
     Args:
         task_id: The DAG's task whose work must end, while other tasks of the run continue. None: all work must end, and
@@ -56,7 +56,7 @@ def await_end(session: SparkSession, task_id: str | None) -> bool:
 
 
 def python_workers_live_for_s(client: Any) -> float:
-    """Return how long a Python worker of an interrupted task may live on at a Spark Connect server.
+    """Return how many seconds a Python worker of an interrupted Spark task may still live on a Spark Connect server.
 
     Args:
         client: The client of a session at this server.

@@ -71,7 +71,7 @@ def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
 
 
 def attach(driver: SharedDriver) -> SparkSession:
-    """Clear the former run's traces in the JVM, and return a new session for this process. Call this function once.
+    """Clear the previous run's traces in the JVM, and return a new session for this process. Call this function once.
 
     Raises:
         SubmitFailed: The context was stopped, or the JVM does not answer.
