@@ -3,9 +3,8 @@
     python3 deploy/select_requirements.py kafka spark > selected.txt
     pip install --require-hashes -r selected.txt
 
-The script finds dependencies by the `# via` comments of the lock. A comment names a package, but not which extra of
-that package needs the dependency. So the result may contain a few packages that are not needed. If a needed package
-were missing, `pip --require-hashes` would fail.
+The comments `# via` of the lock name the packages that need a package, but not for which of their extras. So the result
+may contain packages that you do not need. If a needed package were missing, `pip --require-hashes` would fail.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Pin(NamedTuple):
-    """One version of a package; the lock may have others, for other versions of Python."""
+    """One pinned version of a package. The lock may pin another version for other versions of Python."""
 
     name: str
     needed_by: frozenset[str]
