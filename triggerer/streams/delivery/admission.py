@@ -47,6 +47,9 @@ class Admission:
         - In a log, a watcher is behind in the lane, and its position is not durable.
 
         In the last three cases the message counts as failed for the filter's watchers.
+
+        If the filter runs in a process or thread of its own, it may have received the message already. Then the stream
+        must yield the message nevertheless, but the filter's events and rejections count for no watcher.
         """
         state, lane = self._member.state, entry.lane
         assert lane is not None
@@ -56,16 +59,11 @@ class Admission:
             or (self._has_missed_head(lane) and not self._is_behind_at(entry, lane))
         ):
             self._miss(entry)
-            return False
+            return self._yields_for_nobody(entry)
         self.open_source = None
         if lane.key in state.backlogs.by_lane:
             position = state.position_of(entry)
             source = state.backlogs.live_source(self._member.source, lane.key, position)
-            if source is None and entry.seq < self.sent_ahead:
-                # The filter runs in a process or thread of its own, which received the message before the watchers were
-                # rewound. So the filter gets the message, but its events count for no watcher.
-                self.open_source = EventSource((), self._member.source.fence)
-                return True
             if (
                 source is not self._member.source
                 and state.reads_log
@@ -74,9 +72,17 @@ class Admission:
                 # For example, an earlier group ended while the position was being stored. Fail the message, so that its
                 # lane waits until the position is durable.
                 self._miss(entry)
-                return False
+                return self._yields_for_nobody(entry)
+            if source is None:
+                return self._yields_for_nobody(entry)
             self.open_source = source if source is not self._member.source else None
-            return source is not None
+        return True
+
+    def _yields_for_nobody(self, entry: Entry) -> bool:
+        """Return whether the filter has received this message already, so that the stream must yield it."""
+        if entry.seq >= self.sent_ahead:
+            return False
+        self.open_source = EventSource((), self._member.source.fence)
         return True
 
     def waits_for(self, key: Hashable) -> bool:
@@ -93,9 +99,11 @@ class Admission:
         """Return whether the filter will skip this message, as far as is known now."""
         state, lane = self._member.state, entry.lane
         assert lane is not None
+        if entry.seq < self.sent_ahead:
+            return False
         if self.was_absent and self._reads_nothing_of(lane):
             return True
-        if lane.key not in state.backlogs.by_lane or entry.seq < self.sent_ahead:
+        if lane.key not in state.backlogs.by_lane:
             return False
         position = state.position_of(entry)
         return state.backlogs.live_source(self._member.source, lane.key, position) is None

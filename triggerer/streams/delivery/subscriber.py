@@ -181,6 +181,9 @@ class Subscriber(Deriver):
         if entry is not None and self.is_present and self.done <= entry.seq:
             event = ledger.events[entry.seq - ledger.base]
             watchers = (self.admission.open_source or self.source).watchers
+            if not watchers:
+                # The filter received the message only because it was sent ahead, see `Admission.admits`.
+                return
             ledger.reject(self, entry, Rejection(event, watchers, reason))
             self.state.progress.signal()
 
