@@ -1,4 +1,4 @@
-"""A trigger that runs again after a failure is shown as failing until it has run for longer than before the failure."""
+"""After a failure, a trigger is shown as failing until it has run 1.5 times as long as before (1 to 60 seconds)."""
 
 from __future__ import annotations
 
