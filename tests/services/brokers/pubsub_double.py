@@ -532,7 +532,7 @@ class PubSubDouble(PubSubAdmin):
         """Make an entry available again. In an ordered subscription, do the same for the later entries of its ordering
         key.
 
-        Of the later entries, acknowledged ones stay as they are unless `redelivers_acked` is set.
+        Acknowledged entries stay as they are unless `redelivers_acked` is set.
         """
         self._release(sub, entry)
         entry.failures += 1

@@ -253,8 +253,8 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
 
     sink = Sink()
     any_scene.watcher = lambda name: Busy(any_scene.name, name)  # type: ignore[method-assign]
-    # Of two subscribers with different speeds, publish little at once: in a backlog, the slower one would fall ever
-    # further back.
+    # If the subscribers have different speeds, publish little at once. In a long backlog, the slower one would fall
+    # behind.
     at_once = 80 if turns[0] == turns[1] else 8
     async with two(any_scene, sink, settings(0.0, **bounds)):
         for first in range(0, 80, at_once):
