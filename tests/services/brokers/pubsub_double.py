@@ -529,8 +529,7 @@ class PubSubDouble(PubSubAdmin):
                 self._give_back(sub, entry)
 
     def _give_back(self, sub: Subscription, entry: Entry) -> None:
-        """Make an entry available again. In an ordered subscription, do the same for the later entries of its ordering
-        key.
+        """Make an entry available again. In an ordered subscription, this includes the later entries of its key.
 
         Acknowledged entries stay as they are unless `redelivers_acked` is set.
         """
