@@ -59,8 +59,8 @@ _SERVERS = {
 
 
 def pytest_collection() -> None:
-    # The objects that the collection of tests creates all stay. Looking for garbage among them would take a third of
-    # the time.
+    # All objects that the collection of tests creates stay. Looking for garbage among them would take a third of the
+    # collection's time.
     gc.disable()
 
 
@@ -102,13 +102,13 @@ def _no_handlers_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the configuration that `get_connection` remembers, or that an environment variable names.
+    """Forget what `get_connection` remembers, and the variable that names its configuration file.
 
     `get_connection` remembers the configuration of its first call. A service that a test runs in this process sets the
     variable.
     """
     monkeypatch.setattr("triggerer.abc._resolve_connection", None)
-    # First set, then deleted: so pytest also removes the value that the test sets.
+    # After `setenv`, pytest also removes a value that the test itself sets.
     monkeypatch.setenv(CONFIG_VARIABLE, "")
     monkeypatch.delenv(CONFIG_VARIABLE)
 
@@ -265,7 +265,8 @@ def empty_store_url(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure() -> None:
-    """Let the tests' child processes react to Ctrl-C, even if a shell started pytest with Ctrl-C ignored."""
+    """Restore the reaction to Ctrl-C, which child processes inherit. A shell may have started pytest with Ctrl-C
+    ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -289,7 +290,7 @@ def pytest_collection_modifyitems(
 
 
 def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Spread the long tests over the starts of the workers' shares. xdist divides the list into equal shares."""
+    """Put long tests at the beginning of each worker's share. xdist divides the list into equal, consecutive shares."""
     long = [item for item in items if item.get_closest_marker("long")]
     others = [item for item in items if not item.get_closest_marker("long")]
     ordered = []
@@ -319,8 +320,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Request `_no_task_is_left` only for async tests, because other tests have no loop. It is set up before the other
-    # fixtures. pytest ends fixtures in reverse order, so the search for tasks comes after the end of the others.
+    # Only async tests have an event loop. This fixture runs first, so `_no_task_is_left` is set up before the other
+    # fixtures. pytest ends fixtures in reverse order, so the search for tasks comes last.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 

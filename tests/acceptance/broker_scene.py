@@ -28,8 +28,8 @@ for asset in assets:
         count()
 """
 
-# Source of a trigger class. While the file TROUBLE exists, its filter raises at the messages for which FAILS is true.
-# Replace BASE (the class to inherit from), FAILS (an expression of `message`) and TROUBLE (a path).
+# Source of a trigger class. Its filter raises while the file TROUBLE exists and FAILS is true. Replace three words:
+# BASE by the class to inherit from, FAILS by an expression of `message`, and TROUBLE by a path.
 FLAKY = """
 from pathlib import Path
 
@@ -119,7 +119,7 @@ class BrokerScene:
         self.instance.start()
         for act in self.random.sample(acts, len(acts)):
             self.publish(messages // 2 // len(acts))
-            # The random pause lets each act meet the service at another moment of its work.
+            # Pause for a random time, so that the act meets the service at another moment of its work in each test.
             time.sleep(self.random.uniform(0.5, 3.0))
             act()
         self.publish(messages - self.sent)
@@ -158,7 +158,7 @@ class BrokerScene:
         return {name: Counter(one["n"] for one in found) for name, found in self.events().items()}
 
     def check_numbers(self, expected: dict[str, Counter[int]]) -> None:
-        """Wait until all expected events, also of sick watchers, are in ended runs; compare their numbers."""
+        """Wait until there are as many events as expected and all are in ended runs. Then compare their numbers."""
         count = sum(map(Counter.total, expected.values()))
         self.until(
             lambda: sum(map(len, self.events().values())) >= count,

@@ -14,9 +14,8 @@ from tests.acceptance.forked_commands import ForkedService, can_fork, command_fo
 from triggerer.cli.main import SERVICES
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-"""The environment without the tester's own settings, and with port 0: the API then takes a free port, because tests run
-side by side.
-"""
+"""The environment without the tester's own settings. The API's port is 0, so that each service takes a free port: tests
+run side by side."""
 ENVIRONMENT["TRIGGERER__API__PORT"] = "0"
 
 

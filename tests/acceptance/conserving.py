@@ -153,7 +153,7 @@ class Scene:
         path.write_text(text)
 
     def rewrite_dag_file(self, *, within_s: float) -> None:
-        """Rewrite the file in place, as `cp` does. At first it is empty, which is valid."""
+        """Empty the file, and write it again after `within_s` seconds. An empty DAG file is valid."""
         path = self._dags / "soak.py"
         text = path.read_text()
         with path.open("w") as file:
@@ -224,7 +224,7 @@ class Scene:
             "everything is an event, or set aside",
         )
         if self._count("parked_message"):
-            # During the trouble, a message has failed ten times while others passed, so it was parked.
+            # During the trouble, a watcher failed some messages so often that they were parked. Replay them.
             self.first.cli("watchers", "parked", "replay", "--all")
         self._wait_for(lambda: self._count("asset_event") >= total, f"{total} asset events")
         assert self.records.positions() == expected, _difference(self.records.positions(), expected)

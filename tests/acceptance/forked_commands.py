@@ -1,8 +1,8 @@
 """Runs commands and services in forks of a process that has already imported their modules.
 
 A test session starts hundreds of commands and services, and most of a command's processor time goes into imports. Each
-fork still has its own arguments, directory, environment and output. The tests that must start a new process
-(`tests/unit/cli/test_imports.py`, `test_stopping.py` and the demo's tests) do not use this module.
+fork still has its own arguments, directory, environment and output. Some tests need a new process, and do not use this
+module, for example `tests/unit/cli/test_imports.py` and the demo's tests.
 
 `python -m tests.acceptance.forked_commands` is the process that forks. It reads requests from standard input, each in a
 line of JSON. It answers with a line: the exit code of a command, or the process id of a service.
@@ -128,14 +128,15 @@ class ForkedService:
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("triggerer", timeout or 0)
-            # This process is not the service's parent, so it cannot wait for the service. `poll` looks for a file.
+            # Another process is the service's parent and waits for it. `poll` looks for the file that this parent
+            # writes.
             time.sleep(0.005)
         return code
 
     def send_signal(self, signum: int) -> None:
         """Send a signal, unless the service has ended."""
         if self.poll() is None:
-            # The keeper has not taken the exit code yet, so no other process has this id.
+            # `_keep_service` has probably not reaped the service yet. Until then, no other process gets this id.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
 
@@ -184,7 +185,10 @@ def _serve() -> None:
 
 
 def _keep_service(request: Mapping[str, Any]) -> NoReturn:
-    """Fork the service from a process that outlives it, and that writes its exit code."""
+    """Fork the service, print its process id, wait for its end, and write its exit code to a file.
+
+    This happens in a process that belongs to no test, so the service's parent lives longer than the service.
+    """
     if os.fork():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -196,7 +200,7 @@ def _keep_service(request: Mapping[str, Any]) -> NoReturn:
         os.environ.update(request["environment"])
         _become(request)
     print(pid, flush=True)
-    # The parent waits for the end of this stream.
+    # Close the inherited pipes. Otherwise a reader of standard output would wait until the service ends.
     os.close(1)
     os.close(0)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

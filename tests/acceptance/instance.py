@@ -63,7 +63,7 @@ class Instance:
         )
 
     def kill(self) -> None:
-        """Kill the service's process with SIGKILL. Its children are left alone: they must notice, and end."""
+        """Kill the service's process with SIGKILL. Its children get no signal: they must end by themselves."""
         if self._process is not None:
             self._children = self.children()
             self._process.kill()

@@ -80,7 +80,10 @@ def _time_of_run(service: Standalone) -> float:
 
 
 def _fill(service: Standalone) -> None:
-    """If at most one run is left, retry failed runs and add runs up to five. So most kills wait for no command."""
+    """Once at most one run is left, retry the failed runs and add runs until there are five.
+
+    So most kills find a run without first waiting for a command that adds one.
+    """
     if _waiting(service) > 1:
         return
     retry_failed(service)
@@ -99,7 +102,7 @@ def run_whole(service: Standalone) -> None:
     deadline = time.monotonic() + 240
     while active(service):
         assert time.monotonic() < deadline, service.log.read_text()[-3000:]
-        time.sleep(0.2)  # the service is another process, and looked at by commands
+        time.sleep(0.2)  # the service is another process, and sends no notice
         retry_failed(service)
 
 

@@ -76,9 +76,9 @@ class Conservation:
 
     events: int
     queued: int
-    """Pairs of event and DAG that no run has taken."""
+    """The number of pairs of event and DAG that no run has taken."""
     taken: int
-    """Pairs of event and DAG that a run has taken; the primary key keeps a pair from being taken twice."""
+    """The number of pairs of event and DAG that a run has taken. The table's primary key keeps a pair unique."""
     active_runs: int
     failed_runs: int
 

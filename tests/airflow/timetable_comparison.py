@@ -52,7 +52,8 @@ class Comparison:
     def add(self, case: Case, answers: Answers) -> None:
         timetable = _timetable(case)
         if timetable is None:
-            # Airflow accepts such an expression, but each of its answers is an error or none.
+            # We refuse an expression that names no date. Airflow accepts it, but each of its answers is null or an
+            # error.
             steps = [answer for _, answer in answers[:-1]]
             assert all(step is None or "error" in step for step in steps), (case, answers)
             self.different["an expression that names no date is refused"] += 1
@@ -117,7 +118,7 @@ def _is_where_clocks_change(case: Case, asked: Any, *answers: Any) -> bool:
         texts += answer if isinstance(answer, list) else []
     moments = [_instant(text) for text in texts if text is not None]
     low, high = min(moments), max(moments) + DAY
-    # Airflow's answer may depend on the instant before.
+    # Airflow's answer may depend on the previous tick, so a change of the clocks near that tick counts too.
     low = min(cron.before(low) or low for cron in _crons(case)) - DAY
     return any(low <= change <= high for change in clock_changes(case["arguments"]["timezone"]))
 

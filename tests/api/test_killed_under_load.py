@@ -61,9 +61,10 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
 
 
 def kill(service: SampleService) -> float:
-    """Kill the API; return how long it did not answer, in seconds, once the service has forgotten the failure."""
+    """Kill the API, and return the seconds until it answered again. Returns only once the service has forgotten the
+    failure."""
     took = kill_api(service)
-    time.sleep(HEALTHY_S)  # an earlier kill would count as a repeated failure
+    time.sleep(HEALTHY_S)  # a second kill before that would count as a repeated failure
     return took
 
 

@@ -253,7 +253,7 @@ def test_ten_thousand_silent_connections_are_gone_after_fifteen_seconds(tmp_path
                 began = time.monotonic()
                 while answers_late(service):
                     assert time.monotonic() - began < 30
-                # The stream ticks every second, also while the API has no room for connections.
+                # The stream ticked every second meanwhile, although the API had no room for connections.
                 after = newest_tick(client)
         finally:
             for one in silent:

@@ -98,7 +98,8 @@ async def test_a_sign_in_ends_only_in_the_browser_in_which_it_began(
 async def test_a_cookie_and_a_state_with_any_characters_are_refused(
     api: Api, provider: OidcProviderServer
 ) -> None:
-    """Characters outside ASCII were a server error: `hmac.compare_digest` raised TypeError."""
+    """An earlier version answered with 500 for characters outside ASCII, because `hmac.compare_digest` raised
+    TypeError."""
     async with with_provider(api, provider).client(None) as browser:
         assert (await sign_in(browser, state="é")).status_code == 401
         (name,) = [one for one in browser.cookies if one.endswith("-oidc")]

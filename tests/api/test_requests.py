@@ -157,7 +157,8 @@ async def test_keys_are_deleted_with_the_data_of_their_time(api: Api) -> None:
             )
             async with api.database.reading() as session:
                 assert await session.scalar(select(func.count()).select_from(ApiRequest)) == left
-        # The cleaning keeps the newest event of each asset. This event's own key still detects the repeat.
+        # The request's row is gone. But cleaning keeps the newest event of each asset, and this event's key detects the
+        # repeat.
         again = await client.post(f"{V1}/assets/events", json=body, headers=keyed)
     assert (again.status_code, again.json()) == (200, first.json())
 
@@ -329,7 +330,8 @@ async def test_an_unknown_parameter_is_named(api: Api, path: str) -> None:
 
 
 async def test_a_path_that_is_too_long_for_a_file_system_shows_the_page(api: Api) -> None:
-    """The API asked the file system for each path, failed at such a path, and remembered the others for ever."""
+    """An earlier version asked the file system for each path. Such a long path raised an error, and the others stayed
+    in memory for ever."""
     async with api.client(None) as client:
         for path in (f"/{'x' * 300}", f"/assets/{'x' * 5_000}.js"):
             assert (await client.get(path)).status_code == 200

@@ -72,7 +72,7 @@ async def test_a_browser_gets_a_session_that_only_https_carries(
     assert "Domain" not in cookie
     assert whoami.json()["role"] == "viewer"
     assert page.status_code == 200
-    # The header would apply to all ports and services of the host. So only the operator can decide to send it.
+    # A `Strict-Transport-Security` header would apply to all ports of the host. So only the operator may send one.
     assert "strict-transport-security" not in page.headers
 
 

@@ -37,9 +37,9 @@ _WARM_UP: Final = 30
 _IDLE_S: Final = 20
 _SETTLE_S: Final = 2
 
-# Code for the service's process. Valgrind does not know pidfd_open(), so the code replaces this function by one that
-# never reports the end of a process: no process ends during the measurement. Valgrind does not follow child processes,
-# so the code also starts the workers under valgrind.
+# Code that the service's process runs first. It makes two replacements, because Valgrind does not know pidfd_open() and
+# does not follow child processes. `pidfd_open` never reports the end of a process, and no process ends during the
+# measurement. Workers start under valgrind too.
 _SHIM: Final = """
 import os, subprocess, sys
 

@@ -74,7 +74,7 @@ def _measure(scene: Scene, store: Store, alone: Mapping[int, list[float]]) -> It
         for rate, seconds in (_QUICK_SECONDS if scene.quick else _SECONDS).items():
             cpu, began = service.cpu_seconds(), time.monotonic()
             paced = publish_at(scene, topic, rate=rate, seconds=seconds, first=sent)
-            # Measure only while messages are sent, and not while the service finishes the work that is left.
+            # Measure only while messages are sent. The service may still have work to finish afterwards.
             share = (service.cpu_seconds() - cpu) / (time.monotonic() - began)
             sent += len(paced.messages)
             runs, before = service.wait_until_done(sent, within_s=120), runs

@@ -155,7 +155,7 @@ async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
 
 
 def _step(rows: Sequence[EventRow]) -> RecordEvents:
-    """Return the recorder's statements for these rows, without a check of a lease."""
+    """Return a step that records these rows as the recorder does, but checks no lease."""
     shared: dict[SharedFields, int] = {}
     indices = [
         shared.setdefault(

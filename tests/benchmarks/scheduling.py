@@ -41,7 +41,8 @@ _HOUR = timedelta(hours=1)
 _WARM_UP_S = 2
 _END_EVERY_S = 0.1
 _OLD_AT_ONCE = 250_000
-"""Events in one INSERT. With more events it would exceed the time after which a database counts as unavailable."""
+"""The number of events in one INSERT. A longer statement would exceed the time after which a database counts as
+unavailable."""
 _SEED_ASSETS = """
 INSERT INTO asset (id, name, uri, "group", extra, created_at)
 SELECT n, 'a' || n, 'x-test://a' || n, 'asset', '{}'::jsonb, now() FROM generate_series(1, :assets) AS n
@@ -173,7 +174,7 @@ async def _until_queued(database: Database, number: int) -> float:
 
 
 async def _end_runs(database: Database) -> None:
-    """End queued runs, like an executor, before any DAG reaches its limit of active runs."""
+    """Mark queued runs as successful, as if executors had run them, so that no DAG reaches its limit of active runs."""
     end = text("UPDATE dag_run SET state = 'success' WHERE id > :ended - 1000 AND state = 'queued'")
     while True:
         ended = await _runs(database)

@@ -18,14 +18,14 @@ import psutil
 from tests.acceptance.records import Records
 
 Stamping = Literal["none", "flushes", "events"]
-"""The instants that `stamped_service` records. With "none", `triggerer standalone` itself runs."""
+"""How `stamped_service` records the commits: by flush or by event. With "none", `triggerer standalone` runs instead."""
 
 
 class Progress(NamedTuple):
     """Counts that show how far the service has come."""
 
     highest_event: int
-    """The highest id of an event. It is the number of events unless a message was delivered twice."""
+    """The highest id of an event. Without gaps in the ids, it is the number of events."""
     waiting: int
     active_runs: int
 
@@ -204,7 +204,7 @@ class Service:
         try:
             return self.records.value(query)
         except Exception as error:
-            # These are the two drivers' words for a missing database or table.
+            # How the two drivers say that a database or a table is missing.
             words = str(error)
             if "unable to open" in words or "no such table" in words or "does not exist" in words:
                 return None

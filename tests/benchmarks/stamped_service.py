@@ -36,7 +36,7 @@ class Stamps:
     committed: list[tuple[int, int, int]] = field(default_factory=list)
     """(partition, offset, instant) of each event, when its commit was confirmed."""
     queued: list[int] = field(default_factory=list)
-    """The instant after the commit of each run's transaction, in the order of the runs."""
+    """The instant after the commit of each run, in the order of the runs. Runs of one transaction have one instant."""
     advanced: list[tuple[int, int, int]] = field(default_factory=list)
     """(partition, last offset, instant) of each advance, when it returned and the broker had the commit."""
     flushes: list[tuple[int, int, int]] = field(default_factory=list)

@@ -24,7 +24,8 @@ _NOTE: Final = "raw events/s that every subscriber has resolved; events * subscr
 
 
 class _Source:
-    """The load of one measurement. `done` is set when all events have been advanced; on the fast path, when read."""
+    """The load of one measurement. `done` is set when all events were advanced or, on the fast path, read by all
+    filters."""
 
     current: ClassVar[_Source]
 

@@ -113,7 +113,7 @@ def _measure(scene: Scene, store: Store, case: Case, topic: str) -> Row:
 
 
 def _middle(rounds: Sequence[Row]) -> Row:
-    """Return the round with the median `of parts`, and add the `of parts` of all rounds."""
+    """Return the round whose value `of parts` is the median, with a column that shows this value for all rounds."""
     of_parts = [row["of parts"] for row in rounds]
     row: Row = {}
     for name, value in rounds[of_parts.index(median_low(of_parts))].items():
@@ -125,7 +125,8 @@ def _middle(rounds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The service's messages, rows and advanced messages per second, and the number of group commits."""
+    """The service's rates per second: messages and rows until their commit, and messages until the broker is advanced.
+    `flushes` is the number of group commits."""
 
     messages: float
     rows: float
@@ -148,7 +149,7 @@ class Measured:
 def _row(
     store: Store, case: Case, measured: Measured, limits: Limits, runs: int, cpu: float
 ) -> Row:
-    # The two parts one after the other, with nothing in between. No real program is that fast.
+    # The limit: consume each message, then insert its rows, with no work in between. A real program is slower.
     consuming = 1 / (limits.consumed * case.rows_per_message)
     bare = 1 / (consuming + 1 / limits.inserted_rows)
     by_driver = 1 / (consuming + 1 / limits.driver_rows)

@@ -50,7 +50,7 @@ class Scene:
         self.until(lambda: self.tasks() > before + 3, "tasks run")
 
     def works_no_longer(self) -> bool:
-        """Return whether no task left a mark for a second."""
+        """Wait a second; return True if no task left a mark in this time."""
         before = self.tasks()
         time.sleep(1)  # no event shows that the marks have stopped
         return self.tasks() == before

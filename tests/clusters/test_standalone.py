@@ -233,7 +233,7 @@ def test_a_master_that_has_forgotten_its_drivers_leaves_the_run_in_doubt(
     scene.until_launch(
         state="unknown", reason=f"the master no longer knows the driver {launch['external_id']}"
     )
-    # The workers register again, and the master ends the driver that it does not know.
+    # The workers register with the new master, which ends the unknown driver.
     scene.until(scene.works_no_longer, "the driver has ended")
     scene.service.run("runs", "cancel", "steps", "--last")
     scene.until_state("cancelled")

@@ -76,7 +76,7 @@ class KeysByValueOfLane(InMemoryProducer):
 
 
 class KeysWithoutIncarnation(InMemoryProducer):
-    """A message has the key of the predecessor's message at the same offset."""
+    """The keys lack the incarnation. So messages of a recreated log have the keys of the deleted log's messages."""
 
     def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
         return f"numbers/{broker_payload.lane}/{broker_payload.offset}"
@@ -120,7 +120,7 @@ class DropsRejected(InMemoryProducer):
 
 
 class DeniesDeadLetteringRejected(InMemoryProducer):
-    """The runtime would park the message although it is dead-lettered."""
+    """Dead-letters the rejected messages, but denies that it does. So the runtime would park them too."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         dead = [one.broker_payload.value for one in batch if one.outcome.rejected]
@@ -212,7 +212,7 @@ class LeavesTask(InMemoryProducer):
 
 
 class CommitsWhenCancelled(InMemoryProducer):
-    """Treats its own cancellation as the success of every message."""
+    """When it is cancelled, it commits all messages."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
         try:

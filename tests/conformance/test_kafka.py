@@ -19,11 +19,12 @@ from triggerer.testing import Feature, ProducerConformance
 
 
 class TestKafka(ProducerConformance):
-    # One member of the consumer group reads a partition at a time, so messages have no locks.
+    # Only one member of the group reads a partition, so messages have no locks. Kafka is a log, and no queue.
     features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.QUEUE}
     patience_s = 30.0
     quiet_s = 0.3
-    # Each wait costs joining and leaving a group. The waits between these are of the same kind.
+    # Each cancellation costs joining and leaving a group, so the suite cancels only at these waits. The waits between
+    # them are of the same kind.
     cancel_at = (1, 2, 4, 8, 16, 32, 64)
 
     @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ class _OnAQueue(ProducerConformance):
     patience_s = 30.0
     quiet_s = 0.3
     lock_s = float(_VISIBILITY_S)
-    # Each wait costs the rest of an open poll.
+    # Each cancellation costs the rest of an open poll, so the suite cancels only at these waits.
     cancel_at = (1, 2, 4, 8, 16, 32)
     suffix = ""
     server: SqsClient
@@ -102,7 +102,7 @@ class TestFifoQueue(_OnAQueue):
     async def setup(self) -> None:
         await super().setup()
         self.stack = AsyncExitStack()
-        # The service counts the messages that are left, but not by group. The proxy sees the deletions.
+        # The service counts the messages that are left, but not by group. The proxy sees which messages are deleted.
         self.proxy = await self.stack.enter_async_context(open_sqs_proxy(self.server.endpoint))
 
     async def teardown(self) -> None:
@@ -118,7 +118,7 @@ class TestFifoQueue(_OnAQueue):
 
     async def committed(self, lane: int = 0) -> int:
         published = {one for ids in self.published.values() for one in ids}
-        # During a deletion, the service's count may change a moment before or after the answer.
+        # The service's count may change a moment before or after the answer to a deletion. Read until both agree.
         with anyio.fail_after(self.patience_s):
             while True:
                 left = await asyncio.to_thread(self.server.count, self.queue)

@@ -123,7 +123,7 @@ async def test_a_file_that_is_cut_and_has_its_time_from_before_is_loaded_again(
     path = house.dags_folder / "away_file.py"
     text = path.read_text()
     path.write_text("")
-    await anyio.sleep(2.1)  # by its modification time, nobody is writing the file
+    await anyio.sleep(2.1)  # now the file's modification time shows no writer
     async with house.executor(workers=1, file_patience=patience):
         (pk,) = await house.queue("away")
         await house.until(pk, lambda run: run.state == "running")

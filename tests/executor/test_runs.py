@@ -546,7 +546,8 @@ async def test_a_worker_lets_the_service_go_first(house: House) -> None:
 
 
 async def test_what_the_executor_keeps_for_a_run_is_freed_at_its_end(house: House) -> None:
-    """Reference counting alone frees the objects. A garbage collection over thousands of runs would stop the loop."""
+    """Reference counting alone must free the objects. A garbage collection over thousands of runs would block the
+    event loop."""
     await house.add_dag(
         "short",
         """
@@ -590,5 +591,5 @@ async def test_the_client_of_a_broker_is_imported_once_for_all_runs_of_a_worker(
     async with house.executor(workers=1):
         runs = [(await house.ended(*await house.queue("watches")))[0] for _ in range(3)]
     assert "had the client: False" in house.log(runs[0])
-    # The process of the second run may have been forked before the first run had ended.
+    # The process of the second run may have been forked while the first run was executed. So look at the third run.
     assert "had the client: True" in house.log(runs[2])

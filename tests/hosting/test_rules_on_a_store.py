@@ -49,7 +49,7 @@ class Unruly(Acking):
             raise ValueError(self.where)
         if self.where == "key is not hashable":
             return [self.where]  # type: ignore[return-value]
-        # The siblings, which have the class `Acking`, have the same key.
+        # The siblings, of the class `Acking`, have an equal key, so all share one stream.
         return ("Acking", self.upstream)
 
     def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> Any:
@@ -207,7 +207,7 @@ async def test_a_trigger_that_raises_harms_no_sibling_and_no_neighbour(
         assert elsewhere.outcomes() == {1: (1, 0, 0)}
 
         async def is_shown() -> bool:
-            # The trigger is started again soon, and fails again at the next message.
+            # Publish again, because the trigger is restarted soon, and then fails only at its next message.
             upstream.put(2)
             shown = await watchers(database)
             fine = shown["sibling"][0] == shown["neighbour"][0] == "running"
@@ -244,7 +244,7 @@ async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
         elsewhere.put(1)
 
         async def is_shown() -> bool:
-            # The stream is started again soon, and fails again at the next message.
+            # Publish again, because the stream is restarted soon, and then fails only at its next message.
             upstream.put(2)
             state, error, _ = (await watchers(database))["unruly"]
             return state == "failing" and where in (error or "")
@@ -361,7 +361,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
         assert await count_events(database) == 2
         upstream.put("a")
         await until(lambda: upstream.outcomes() == {"a": (2, 0, 0)})
-    # The next owner receives "a" again too, without having seen it before.
+    # Deliver "a" once more, to an owner that has not seen it. Its events exist already.
     upstream.advanced.clear()
     async with hosting(database, "next"):
         upstream.put("a", "b")
@@ -379,7 +379,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
 async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(
     database: Database, upstream: Upstream
 ) -> None:
-    """A message waits already, and the first trigger would be enough to open the stream."""
+    """The first trigger could open the stream, and a message waits already. It must be broadcast to all six members."""
     for number in range(5):
         await declare(database, f"w{number}", upstream)
     await declare(database, "broken", upstream, classpath="Broken")

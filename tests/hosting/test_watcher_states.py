@@ -41,7 +41,7 @@ class OfAQueue(Watching):
 
 
 class Rejecting(OfAQueue):
-    """Rejects all messages. The test reports through `reports` that a lane stands."""
+    """Rejects all messages. By the functions in `reports`, the test reports that a lane stands."""
 
     reports: ClassVar[list[ReportStanding]] = []
 

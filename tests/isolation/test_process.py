@@ -24,11 +24,8 @@ from triggerer.processes.ipc import ChildChannel, _frame
 async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
     isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The arguments exceed the channel's buffer, and the process never reads them, so the sending blocks.
-
-    An earlier version gave up in the middle of the arguments and used the process nevertheless. If the process was only
-    slow, it then read the next message as the rest of its arguments.
-    """
+    """The process never reads its arguments, which are larger than the channel's buffer. So sending them must time
+    out."""
     deaf = tmp_path / "python"
     deaf.write_text("#!/bin/sh\nexec sleep 300\n")
     deaf.chmod(0o755)
@@ -77,7 +74,7 @@ async def test_a_partition_key_that_is_no_string_fails_its_trigger(isolation: Is
 
 
 def test_a_report_that_cannot_be_pickled_is_replaced_by_a_last_report() -> None:
-    """The writing thread once ended in silence, and the service waited for ever."""
+    """In an earlier version, the thread that writes reports died at such a report, and the service waited for ever."""
     ours, theirs = socket.socketpair()
     with ours:
         reports: queue.SimpleQueue[Any] = queue.SimpleQueue()

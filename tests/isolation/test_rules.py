@@ -241,7 +241,7 @@ async def test_it_is_cleaned_up_once_and_where_it_ran(
     assert len(notes_of(tmp_path)) == 2
 
 
-# On the loop a filter pulls in one step, so it cannot leave in between.
+# Only in a thread or a process does a pull take two steps, between which the filter can leave.
 @pytest.mark.parametrize("placement", ["thread", "process"], indirect=True)
 async def test_a_filter_that_leaves_as_it_pulls_is_cancelled_and_sees_no_end_of_its_stream(
     isolation: Isolation,

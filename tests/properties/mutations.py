@@ -35,7 +35,7 @@ def _nothing(*_: Any, **__: Any) -> Script[None]:
 
 @_found_by_plays(seed=8, quick=True)
 def a_deadline_counts_from_before_the_clock_was_set_back() -> Replacements:
-    """A deadline after the first event waits until the clock has caught up."""
+    """After the clock was set back, a deadline still counts from the old instant of the first event, in the future."""
 
     def begun_by(now: datetime, parts: Sequence[Part]) -> list[Part]:
         return list(parts)
@@ -81,7 +81,7 @@ def a_nested_expression_is_read_as_a_flat_one() -> Replacements:
 
 @_found_by_plays(seed=0, quick=True)
 def a_run_takes_what_the_run_before_took() -> Replacements:
-    """A key's events go from its last run to the next."""
+    """A key's next run also takes the events that its earlier runs have taken."""
     waiting = " AND run_pk IS NULL"
     index = " INDEXED BY ix_dag_partition_event_waiting"
     on_sqlite, on_postgres = partitions.SQLITE_TAKE, partitions._POSTGRES_TAKE

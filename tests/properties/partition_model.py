@@ -144,7 +144,7 @@ class ModelKey:
     due_at: datetime | None = None
     noted_at: datetime | None = None
     newest: datetime | None = None
-    """The instant of the newest event. An event that a run has taken begins a quiet period, too."""
+    """The instant of the newest event, even if a run has taken the event. A quiet period begins at this instant."""
 
 
 @dataclass

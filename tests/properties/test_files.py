@@ -103,7 +103,7 @@ class FilesMachine(RuleBasedStateMachine):
             self.links += 1
 
     async def _next(self) -> FoundFile | None:
-        """The next item of the stream; None if a whole scan finds no file."""
+        """The next file of the stream; None if three scans find no file."""
         scans = 0
         while True:
             if self.pulling is None:
@@ -161,7 +161,11 @@ class FilesMachine(RuleBasedStateMachine):
 
     @rule(step=st.sampled_from(STEPS), count=st.integers(0, 3), is_done=st.booleans())
     def crash_at(self, step: str, count: int, is_done: bool) -> None:
-        """Deliver, store and advance until the process is killed before or after a numbered system call."""
+        """Deliver, store and advance, and kill the process at the call of the `os` function `step` that follows `count`
+        calls.
+
+        If `is_done`, this call is performed before the process is killed.
+        """
         left = count
         call = getattr(os, step)
 

@@ -34,7 +34,7 @@ SEEDS = 2_000
 def test_a_planted_bug_is_caught(bug: Mutation) -> None:
     found = search(bug, start=bug.seed, seeds=1)
     if found is None:
-        # A seed means something else as soon as the order of random draws changes.
+        # A change of the order of random draws gives each seed another meaning. So search for another seed.
         found = search(bug, start=0, seeds=SEEDS)
     assert found is not None, f"{SEEDS} seeds kept every promise"
     assert re.fullmatch(bug.rules, found.rule), found

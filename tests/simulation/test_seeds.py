@@ -67,7 +67,8 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_a_seed_decides_everything_in_other_processes_too() -> None:
-    """Other processes have other hashes and addresses, and real time would differ."""
+    """In other processes, hashes and addresses differ, and so would real time. A seed's outcome must not depend on
+    them."""
     seeds = range(4)
     assert list(outcomes(seeds, steps=1000, jobs=2)) == list(outcomes(seeds, steps=1000))
 

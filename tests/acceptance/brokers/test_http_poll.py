@@ -97,7 +97,7 @@ class Scene:
         wait_until(lambda: not self.instance.is_running, within_s=60, what=dead, of=self.instance)
 
     def until_asked(self, times: int = 3) -> None:
-        """Wait until the server has answered this many more requests. By then the watcher has seen the old content."""
+        """Wait for this number of further answers, so that the watcher has polled the content of before this call."""
         before = len(self.server.statuses)
         what = "the watcher polls again"
         wait_until(
@@ -168,17 +168,17 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # With `ahead`, the state is stored together with the events, so it has an item for each event. Otherwise the state
-    # is stored later. It then has only the two items from before the kill.
+    # With `ahead`, the state is stored together with the events. Without it, the kill came before the new state was
+    # stored, so the state still has the two items of the answer before.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
-    # Items that appeared while the service was down are not lost, unless they are gone again.
+    # Item 5 appeared while the service was down, so it makes an event.
     scene.server.document = [{"id": number} for number in range(2, 6)]
     scene.instance.start()
     scene.until_states([5])
     assert sorted(scene.ids()) == [1, 2, 3, 4, 5]
 
-    # The state is deleted together with its last watcher.
+    # The state is deleted together with the watcher.
     scene.dag.unlink()
     scene.until_states([])
     assert scene.instance.stop() == 0
@@ -268,7 +268,7 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
         scene.instance.start()
         scene.until_ids([1, 2, 3, 4, 5])
 
-        # Nothing is lost or repeated over an orderly stop either, even if nothing has changed meanwhile.
+        # Stop the service in order, and start it again with the same content: nothing is lost or repeated.
         assert scene.instance.stop() == 0
         scene.instance.start()
         scene.until_asked()
@@ -283,9 +283,9 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
 def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
-    """The service dies after it has stored the event of "down", perhaps before it has stored the watcher's state.
+    """The service dies after it has stored the event of "down". Without `ahead`, the stored state still contains "up".
 
-    The state may then still contain "up". The next "up" must make an event nevertheless.
+    After the restart the document is "up" again. It must make an event nevertheless.
     """
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}

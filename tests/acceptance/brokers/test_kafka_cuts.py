@@ -20,13 +20,13 @@ from tests.services.process import free_ports
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 SESSION_S = 6.0
-# A client gives up a request before its session ends and the group removes it.
+# A request fails before the session does, so the client can still repeat it as a member of the group.
 SETTINGS = f"session_timeout_ms = {SESSION_S * 1000:.0f}\nheartbeat_interval_ms = 1000\nrequest_timeout_ms = 5000\n"
 
 
 @pytest.fixture
 def proxy() -> Iterator[TcpProxy]:
-    # The fixture `scene` sets the target: the broker's second listener, which has a port of its own.
+    # No target yet: `scene` starts the broker, and then leads the proxy to the broker's second listener.
     with open_tcp_proxy(0) as opened:
         yield opened
 
@@ -61,7 +61,7 @@ def _prove(
 
     scene.publish(messages // 4)
     scene.first.start()
-    # A silence may outlast the session, so that Kafka removes the service from the consumer group.
+    # A silence lasts up to two session timeouts. Kafka may then remove the service from the consumer group.
     acts: list[Callable[[], None]] = [lambda: cut(proxy.refuse, 4.0)] * resets
     acts += [lambda: cut(proxy.silence, 2 * SESSION_S)] * silences
     acts += [scene.kill_and_restart] * kills

@@ -93,7 +93,7 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 def test_the_open_messages_of_a_slow_filter_with_lost_locks_come_once_and_in_order(
     scene: Scene, how: str
 ) -> None:
-    """Although locks are lost several times, the siblings of the slow filter continue, and nothing is dead-lettered."""
+    """The locks are lost several times. The siblings of the slow filter continue, and nothing is dead-lettered."""
 
     def detach() -> None:
         for path in scene.paths:

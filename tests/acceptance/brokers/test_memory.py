@@ -1,4 +1,5 @@
-"""Large messages while the database takes nothing: the broker keeps the backlog, not the service's memory."""
+"""Large messages arrive while the database accepts no writes. They must wait at the broker, not in the service's
+memory."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 512 * MIB
 """The most memory that the service may need beyond its size after the start.
 
-The service holds 64 MiB of messages (`max_outstanding_bytes`), and as much of their decoded copies. 64 MiB of payloads
-wait to be written, in batches of 16 MiB, which the database driver copies. Kafka's client holds an answer of 16 MiB,
-and 1 MiB for each partition. The allocator returns only a part of the freed memory.
+- Messages: 64 MiB (`max_outstanding_bytes`), and as much for their decoded copies.
+- Payloads that wait to be written: 64 MiB. The database driver copies them in batches of 16 MiB.
+- Kafka's client: an answer of 16 MiB, and 1 MiB for each partition.
+- The rest is freed memory that the allocator does not return.
 """
 
 DAG = """

@@ -128,7 +128,8 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 def test_a_subscription_deleted_while_events_wait_for_the_store_is_said_and_goes_on_once_it_is_made_again(
     scene: Scene,
 ) -> None:
-    """The received messages are stored, because they exist nowhere else."""
+    """The subscription is deleted while 20 received messages wait for the database. Their events must be stored: the
+    broker does not have these messages any longer."""
     scene.publish(20)
     scene.instance.start()
     scene.until_there(range(20))
@@ -168,7 +169,7 @@ def on_pstest(pubsub_server: PubSubServer, tmp_path: Path, seed: int) -> Iterato
 def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is_made_again(
     on_pstest: Scene,
 ) -> None:
-    """Only opening a stream reports the deletion. Open streams continue, and deliver nothing."""
+    """pstest reports the deletion only to a stream that is being opened. So the test cuts the open streams."""
     scene = on_pstest
     scene.instance.start()
     for start in (0, 20):

@@ -60,7 +60,7 @@ class Scene(BrokerScene):
         self.server.send(self.queues[1], bodies, group=f"g{key}")
 
     def restart_server(self) -> None:
-        """Restart ElasticMQ, after a pause: it stores a change a moment after its answer."""
+        """Wait, then restart ElasticMQ. The wait is needed because ElasticMQ answers before it stores a change."""
         time.sleep(2)
         self.server.stop()
         time.sleep(self.random.uniform(0.2, 1.0))

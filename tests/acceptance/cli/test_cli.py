@@ -121,7 +121,7 @@ def test_help_shows_all_that_was_written() -> None:
         for inner in getattr(command, "commands", {}).values():
             yield from texts(inner)
 
-    # Typer takes text in brackets for markup, and drops it.
+    # Typer treats text in square brackets as markup, and does not show it.
     root: Any = get_command(app)
     shown = [text for name in COMMANDS for text in texts(root.commands[name].load())]
     assert [text for text in (*shown, *texts(root)) if "[" in text] == []
@@ -681,7 +681,7 @@ def test_a_dags_folder_that_is_not_there_is_refused(shell: Shell, command: str) 
 
 
 def test_a_folder_named_like_a_package_of_ours_is_not_taken_for_it(shell: Shell) -> None:
-    """Users may name folders in the working directory as they like, even like our packages."""
+    """The working directory has a folder `watchers`, like our package. Imports must still find our package."""
     shell.config.write_text('[core]\nhome = "."\ndags_folder = "dags"\n')
     (shell.folder / "watchers").mkdir()
     (shell.folder / "watchers" / "__init__.py").write_text("raise RuntimeError('not ours')")

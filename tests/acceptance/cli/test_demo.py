@@ -96,7 +96,7 @@ def test_ctrl_c_stops_the_demo_cleanly(start: Start, wait_for: str) -> None:
     else:
         pytest.fail(f"the demo ended before it said {wait_for!r}")
     children = psutil.Process(demo.pid).children(recursive=True)
-    os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
+    os.killpg(demo.pid, signal.SIGINT)  # the whole process group, as a terminal does
     out, _ = demo.communicate(timeout=60)
     assert demo.returncode == 130, out
     assert "Interrupted" in out

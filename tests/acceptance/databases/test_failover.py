@@ -90,7 +90,7 @@ def test_a_failover_with_synchronous_replication_loses_and_doubles_nothing(
             scene.records = Records(pair.standby.url("pair"))
             before = _wait_for_events(scene, instances[0])
             after = _wait_for_events(scene, instances[0], more_than=before + 200)
-            # The former primary takes writes, too, and comes first in the URL.
+            # Start the former primary. It takes writes, and comes first in the URL, but the services must not use it.
             pair.primary.start()
             former = Records(pair.url)
             left_with = former.rows(STATE)
@@ -168,8 +168,8 @@ def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
         told = [kafka_server.committed_offsets(group, scene.topic) for group in groups]
         pair.standby.stop()
         scene.publish(100)
-        # Without the standby, no commit ends within `commit_timeout`, so the service gives up each commit. Its rows are
-        # on the primary nevertheless, and the service finds them when it repeats the transaction.
+        # Without its standby, the primary confirms no commit within `commit_timeout`. So the service does not know that
+        # its rows are stored. It repeats the transaction, and then finds the rows.
         wait_until(
             lambda: scene.records.holds("SELECT count(*) > 250 FROM asset_event"),
             within_s=30,

@@ -302,7 +302,7 @@ def _with_an_empty_log(scene: SqliteScene) -> Iterator[None]:
             if not log.stat().st_size:
                 break
             connection.execute("ROLLBACK")
-            time.sleep(0.01)  # a reader is still in the log, or another write came first
+            time.sleep(0.01)  # a reader still uses the log, or another write came first
         yield
         connection.execute("ROLLBACK")
 

@@ -59,7 +59,7 @@ class Scene(WatchingScene):
         subprocess.run(command, check=True, capture_output=True)
 
     def back_up(self) -> datetime:
-        """Copy the database while the service runs, as the documentation says; return when that began."""
+        """Copy the database while the service runs, in the documented way. Return the time before the copy."""
         now = datetime.now(UTC)
         if self._url.startswith("sqlite"):
             with (
@@ -116,7 +116,7 @@ def rehearse(scene: Scene, half: int) -> None:
     # Publish more messages while no service runs. They must come after the messages that are read again.
     scene.produce(10)
 
-    # Without the command, the stream is not read, and the watchers name the command.
+    # Before `triggerer db restored`, the stream is not read. The watchers' errors name this command.
     scene.instance.start()
     wait_until(
         lambda: scene.records.holds(_FAILING),
@@ -153,7 +153,7 @@ def rehearse(scene: Scene, half: int) -> None:
     for lanes in scene.offsets().values():
         for lane, offsets in lanes.items():
             assert offsets == sorted(offsets), f"{lane} was read out of order"
-    # Another start finds the broker's positions in order.
+    # At the next start, the service accepts the broker's positions: all watchers run.
     assert scene.instance.stop() == 0
     scene.start()
     scene.produce(10)

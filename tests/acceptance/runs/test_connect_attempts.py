@@ -136,7 +136,7 @@ def test_what_a_killed_worker_leaves_on_the_server_is_stopped_without_another_at
     scene.until_state("failed")
     _until(lambda: scene.states() == [(1, "killed")])
     left = len(scene.times("mark", 1))
-    time.sleep(2)  # nothing can tell that no mark comes
+    time.sleep(2)  # no event shows that no further mark comes
     assert len(scene.times("mark", 1)) == left
 
 
@@ -158,7 +158,7 @@ def test_a_run_waits_while_the_server_is_away_and_goes_on_at_the_operators_word(
     finally:
         server.start()
     resolved = scene.service.run("runs", "resolve", "long", "--last", "--lost")
-    # The server is back, so the run may have continued just before the command.
+    # The server is back, so the run may have continued before the command found its attempt.
     assert "attempt 1 is lost" in resolved.stdout or "no attempt of the run" in resolved.stderr
     scene.until_state("success")
     (first, state), second = scene.states()
@@ -169,4 +169,4 @@ def _until(condition: Any, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.2)  # the store and the marks are looked at from outside
+        time.sleep(0.2)  # neither the store nor the marks notify this process

@@ -18,7 +18,7 @@ from tests.acceptance.records import Records
 
 SERVICES = ("scheduler", "dag-processor", "executor", "executor")
 LEASE_S = 6
-# The first attempt would take minutes, the next one takes seconds.
+# The first attempt would take five minutes, a later one takes three seconds.
 DAG = """
 import os
 import time

@@ -169,7 +169,7 @@ def test_a_connect_server_that_is_killed_at_random_moments_has_written_once(
     tmp_path: Path, seed: int
 ) -> None:
     def kill_server(_: Standalone) -> bool:
-        # Its Python workers notice by themselves.
+        # Kill only the JVM. Its Python workers must end by themselves.
         server.daemon.stop(signal.SIGKILL)
         server.start()
         return True
@@ -217,7 +217,7 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
             }
             kill_at_random(service, chance, victims, kills=number_of_kills(12))
             _check(service)
-            # The driver is ready for the next run. No earlier driver is in the list.
+            # The driver that waits for the next run may be in the master's list, but no driver that was killed.
             _wait_for_applications(cluster, len(having("java", family(service))))
         _wait_for_applications(cluster, 0)
         assert not still_alive(cluster.executors(), within_s=30)

@@ -119,7 +119,7 @@ def test_a_service_manager_hears_of_its_life_and_the_watchdog_of_a_loop_that_tur
     (site.dags / "block").touch()
     site.wait_for("blocked")
     manager.read()
-    # In one second, a turning loop would send ten pings. The blocked loop must send none.
+    # An event loop that is not blocked would send ten pings in one second. The blocked loop must send none.
     with pytest.raises(AssertionError, match="not within 1 s"):
         wait_until(lambda: bool(manager.read()), within_s=1, what="a ping")
     (site.dags / "block").unlink()
@@ -127,7 +127,7 @@ def test_a_service_manager_hears_of_its_life_and_the_watchdog_of_a_loop_that_tur
 
     assert site.instance.stop() == 0
     heard = wait_for_line(manager, "STOPPING=1", site)
-    # The loop turns while the service stops, so pings may follow.
+    # The event loop runs until the service has stopped, so pings may follow.
     assert [line for line in heard if line != "WATCHDOG=1"][-2:] == [
         "STOPPING=1",
         "STATUS=Stopping: SIGTERM",
@@ -142,7 +142,7 @@ def test_no_child_can_speak_for_the_service(
     with site.instance.config.open("a") as config:
         config.write('[triggerer.isolation]\n"blocking.Blocker" = "process"\n')
     site.instance.start()
-    # The event came from the process that the trigger was moved to.
+    # The parser's process writes the file "parser". A run writes "worker", and needs an event of the isolated trigger.
     site.wait_for("parser", "worker")
     for name in ("parser", "worker"):
         seen = (site.dags / name).read_text().splitlines()

@@ -101,7 +101,8 @@ class Command:
 
     def _is_marked(self, process: psutil.Process) -> bool:
         try:
-            # psutil's reading is not used: a process with a shorter environment may have overwritten it.
+            # Search the raw bytes. psutil stops at an empty entry, which is left where a process has overwritten its
+            # environment.
             return self._mark.encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
         except OSError:
             return False

@@ -242,7 +242,7 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
     scene.send(3)
     scene.until_numbers(strict=[1, 2], plain=[1, 2, 3])
 
-    # Mend the cause that the reason names.
+    # Remove the cause that the error names.
     scene.declare("effectively_once", weak=False)
     scene.until_shown("effectively_once", ["running"], None)
     scene.until_numbers(strict=[1, 2, 3], plain=[1, 2, 3])
@@ -255,7 +255,7 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
 def test_settings_of_a_source_that_cost_no_promise_are_warned_of_and_refuse_no_start(
     scene: Scene,
 ) -> None:
-    """A missing dead-letter queue, and locks or retention shorter than the ack timeout, lower no guarantee."""
+    """A missing dead-letter queue lowers no guarantee. Nor do locks or a retention shorter than the ack timeout."""
     scene.declare("effectively_once", weak=False)
     code, said = scene.check()
     assert code == 0, said

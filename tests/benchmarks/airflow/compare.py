@@ -34,7 +34,8 @@ from tests.benchmarks.report import Figures, Report, Row
 
 _REPEATS: Final = 5
 _REPEATS_OF_ONE: Final = 15
-"""A round with one subscriber takes only a fifth of a second, so other work on the machine disturbs it most."""
+"""More rounds, because a round with one subscriber takes only a fifth of a second. Other work on the machine disturbs
+such a short round most."""
 _EVENTS: Final = {1: 60_000, 10: 10_000, 100: 2_000}
 
 
@@ -162,9 +163,9 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # If the clock jumped past the timeout, our runtime would take this for a blocked loop, and extend the
-            # timeout. So the first step ends exactly at the timeout. In Airflow, an event is overdue only after the
-            # timeout, so there is a second step.
+            # The first step ends exactly at the timeout. If the clock jumped past it, our runtime would assume a
+            # blocked loop, and extend the timeout. Airflow's events are overdue only after the timeout, so a second
+            # step follows.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

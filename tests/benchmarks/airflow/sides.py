@@ -24,8 +24,8 @@ from triggerer.streams.clock import SystemClock
 _BURST: Final = 128
 MANY: Final = 2_000_000
 ACK_TIMEOUT: Final = 5.0
-"""The ack timeout in seconds. Events become overdue by the benchmark's clock, which moves only when the benchmark sets
-it. Airflow looks for overdue events by the real clock, ten times in this many seconds."""
+"""The ack timeout in seconds, by the benchmark's clock, which moves only when the benchmark sets it. Airflow looks for
+overdue events ten times in this many seconds of real time."""
 
 
 @dataclass(slots=True)

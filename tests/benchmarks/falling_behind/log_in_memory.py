@@ -51,16 +51,17 @@ class Log:
         self.reached = first
         """One more than the number of the last message that the group received."""
         self.readers = 0
-        """Readings of lanes that are open now, without the group's own; `most_readers` is their maximum so far."""
+        """The number of open calls of `read_lane`. `most_readers` is its maximum so far, and `readings` counts all
+        calls."""
         self.most_readers = 0
         self.readings = 0
         self.read_beside = 0
-        """Messages that all readings have yielded."""
+        """The number of messages that the calls of `read_lane` have yielded."""
         self.taken: dict[int, int] = {}
         """The number of messages that each watcher's filter got, by watcher."""
         self.wanted: int | None = None
         self.done = anyio.Event()
-        """Set once a filter got `wanted` messages, or by a benchmark."""
+        """Set by a benchmark, or once a filter got `wanted` messages."""
         Log.current = self
 
     def due(self, number: int) -> float:

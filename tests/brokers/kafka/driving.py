@@ -30,7 +30,7 @@ def everything(_: KafkaMessage) -> AdvanceOutcome:
 
 
 class Driver:
-    """Reads a producer's messages, resolves them by `resolve`, and advances each lane in order.
+    """Reads a producer's messages. Asks `resolve` for the outcome of each, and advances each lane in order.
 
     If `resolve` returns None, the message stays unresolved and its lane waits.
     """

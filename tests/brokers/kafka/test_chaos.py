@@ -56,7 +56,7 @@ async def test_the_position_never_passes_what_nobody_accepted(
         while busy:
             async with driving(producer_on(servers, topic, topic, **quick), resolve) as driver:
                 with anyio.move_on_after(chance.uniform(1, 4)):
-                    # An error ends this member, and the loop starts another one, as the runtime does.
+                    # If the stream fails, this member ends. The loop then starts another one, as the runtime would.
                     await driver.until_failed()
 
     async with anyio.create_task_group() as tg:

@@ -38,7 +38,7 @@ def topic(kafka_server: KafkaServer) -> str:
 async def keeping_the_group(
     server: KafkaServer, topic: str, **settings: Any
 ) -> AsyncIterator[Driver]:
-    """Run a member with messages in flight. When another member joins, the group waits for this one."""
+    """Run a member that resolves no message. A rebalance waits `GROUP_WAITS_S` for it."""
 
     def nothing(_: KafkaMessage) -> AdvanceOutcome | None:
         return None
@@ -51,7 +51,7 @@ async def keeping_the_group(
 
 
 async def _is_drained(member: Driver) -> None:
-    """Wait until the group asks this member to give up its partitions, because another member waits to join."""
+    """Wait until this member must give up its partitions, because another member joins the group."""
     with anyio.fail_after(10):
         while not any(message.lane.draining for message in member.seen):  # noqa: ASYNC110 (it sends no notice)
             await anyio.sleep(0.01)
@@ -59,7 +59,7 @@ async def _is_drained(member: Driver) -> None:
 
 @pytest.fixture
 def cut_off(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The consumers that were aborted, because they did not leave the group in time."""
+    """A list that gets each consumer that is aborted, because it did not leave its group in time."""
     consumers: list[Any] = []
     abort = connecting.abort_consumer
 
@@ -91,7 +91,7 @@ async def test_the_group_does_not_wait_for_one_that_was_closed_while_it_joined(
 ) -> None:
     async with keeping_the_group(kafka_server, topic) as member:
         servers = kafka_server.bootstrap_servers
-        # If this member did not leave the group, its session would outlast every timeout of the test.
+        # The group must not wait for this member's session, which outlasts every timeout of the test.
         joins = producer_on(servers, topic, topic, session_timeout_ms=40_000)
         async with driving(joins):
             await _is_drained(member)
@@ -134,7 +134,7 @@ async def test_a_member_that_is_closed_while_it_joins_once_more_does_not_wait_fo
             async with driving(producer_on(servers, topic, topic)):
                 await _is_drained(stays)
                 with anyio.fail_after(10):
-                    # Wait until the new stream and the stream `leaves` are joining. The stream `stays` cannot join yet.
+                    # The new stream and `leaves` have asked to join. The group makes them wait until `stays` joins too.
                     while len(joining) < 2:  # noqa: ASYNC110 (the client sends no notice)
                         await anyio.sleep(0.01)
                 await leaves.producer.aclose()
@@ -149,7 +149,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
     cut_off: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Close the member as it sends one of its first twelve requests, such as the request to join the group."""
+    """Close the member when it sends its n-th request, for each n from 1 to 12."""
     servers = kafka_server.bootstrap_servers
     sent: list[str] = []
     is_time = anyio.Event()

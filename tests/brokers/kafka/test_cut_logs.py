@@ -74,7 +74,7 @@ async def test_a_position_beyond_the_end_of_which_nothing_more_is_known_goes_to_
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, group_id=topic, enable_auto_commit=False)
     await consumer.start()
     consumer.assign([place])
-    # Store no text with the position, like an older release or another program.
+    # Commit the offset without our metadata, as an older release or another program would.
     await consumer.commit({place: (12, "")})
     await consumer.stop()
     driver = await read(kafka_server, topic, 10)
@@ -142,11 +142,11 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     Watching.is_sick = True
     sink, place = Sink(), TopicPartition(topic, 0)
     since = [f"{number}" for number in range(5, 40)]
-    # With this limit the message "c" is not parked, however often the sick watcher fails at it.
+    # With this limit, message "c" is not parked, although the sick watcher fails at it again and again.
     async with Manager(context(sink, max_deliveries=10**6)) as manager:
         manager.add(specs())
         await until(lambda: is_committed(10))
-        # Messages from now on stay in memory for the watcher that is behind.
+        # The sick watcher is behind now. The runtime keeps messages from here on in memory for it.
         kafka_server.produce(topic, [*"klmnopqrst"])
         await until(lambda: is_committed(20))
         await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
@@ -158,8 +158,8 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     assert sink.derived(1) == [*"abcde", *since]
     assert sink.derived(2) == [*"abcdefghijklmnopqrst", *since]
 
-    # Restart with a position of the sick watcher that was stored at offset 20, before the cut. Catch-up begins before
-    # the partition is assigned, and must go back to the cut at offset 5.
+    # Restart with a stored position of the sick watcher from before the cut: offset 20. Catch-up begins before the
+    # partition is assigned. It must go back to offset 5, where the log was cut.
     Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     topic_id, _ = (await Watching.producer.find_positions(None))[place]
     row = LanePosition(1, encode_lane(place) or "", [topic_id, 20], datetime.now(UTC))

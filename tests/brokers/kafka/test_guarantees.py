@@ -83,7 +83,7 @@ async def test_a_topic_of_dead_letters_that_will_not_be_there_is_warned_of(
 
 
 class BeforeTopicIds(DescribeTopicsRequest):
-    """Fails as with a broker that has no topic ids (before Kafka 2.8)."""
+    """A request that fails as if the broker were older than Kafka 2.8, and knew no topic ids."""
 
     def prepare(self, versions: Any) -> Any:
         raise NotImplementedError

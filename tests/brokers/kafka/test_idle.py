@@ -14,7 +14,7 @@ from tests.brokers.kafka.driving import ACKED, FAILED, Driver, driving, producer
 from tests.services.brokers.kafka import KafkaServer
 
 USUAL_MS, IDLE_MS = 500, 1_500
-"""The usual and the idle wait of a fetch, which follow from the settings of `producer_on`."""
+"""How long the broker may hold a fetch without messages: usually, and if the stream is idle (see `producer_on`)."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def topic(kafka_server: KafkaServer) -> str:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The wait, in ms, that each fetch asked for. In these tests a stream is idle after half a second."""
+    """A list that gets the longest wait, in ms, of each fetch. A stream counts as idle after half a second."""
     monkeypatch.setattr(assignment, "_IDLE_AFTER_S", 0.5)
     found: list[int] = []
     fetch_wait_ms = Assignment.fetch_wait_ms
@@ -91,7 +91,7 @@ async def test_a_look_at_the_topics_does_not_wait_for_the_fetch_of_an_idle_strea
 async def test_a_partition_that_comes_to_an_idle_stream_is_read_soon(
     kafka_server: KafkaServer, topic: str, waits: list[int]
 ) -> None:
-    # Two members of a group: one leaves, and the other fetches its partitions too.
+    # Two members share the topic. One is idle when the other leaves, and must soon read the other's partition.
     one = producer_on(kafka_server.bootstrap_servers, topic, topic, heartbeat_interval_ms=200)
     other = producer_on(kafka_server.bootstrap_servers, topic, topic, heartbeat_interval_ms=200)
     async with driving(one) as driver:

@@ -110,7 +110,7 @@ async def test_the_producer_knows_what_waits_at_the_broker_without_asking(
     another = producer_on(kafka_server.bootstrap_servers, topic, f"{topic}-again")
     messages = another.open_stream()
     try:
-        # Nine of ten messages in two partitions: both have been fetched, so both ends are known.
+        # Read nine of ten messages. By then, both partitions have been fetched, so their ends are known.
         for _ in range(9):
             await anext(messages)
         waiting = another.get_waiting()

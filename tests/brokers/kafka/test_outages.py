@@ -52,7 +52,8 @@ async def test_a_commit_waits_for_a_broker_that_is_away(
             assert driver.advanced == []
             await anyio.to_thread.run_sync(kafka_server.start)
         assert kafka_server.committed_offsets(topic, topic)[0] in (0, 1)
-        # Either the commit got through, or the group had forgotten us and the message came again.
+        # If the first commit failed because the group had forgotten the member, the message is delivered again and
+        # committed now.
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic).get(0) == 1)
 
 
@@ -111,7 +112,8 @@ async def test_a_topic_that_is_deleted_ends_the_stream_with_the_way_to_create_it
 
 
 async def test_no_topic_is_created_on_brokers_that_create_each_topic_that_is_asked_about() -> None:
-    """Brokers do so by default. A deleted topic could come back, and a misspelt topic could seem to be empty."""
+    """By default, a broker creates a topic when a client asks about it. Then a deleted topic could come back, and a
+    misspelt one would seem to be empty."""
     with service(open_kafka(creates_topics=True)) as server:
         servers = server.bootstrap_servers
         settings = KafkaSettings(bootstrap_servers=servers)

@@ -106,7 +106,7 @@ async def test_a_partition_at_its_bound_pauses_alone_and_its_member_stays_in_the
         (hosted,) = manager.add([TriggerSpec("one", Watching, {}, source)])
         await until(lambda: all(len(Watching.seen.get(part, ())) == COUNT for part in (1, 2)))
         lane = producer.lanes[TopicPartition(topic, 0)]
-        # Without heartbeats, the session would end in this time.
+        # This is longer than the session timeout. So heartbeats must go on while partition 0 is paused.
         await anyio.sleep(7.0)
         assert producer.lanes[TopicPartition(topic, 0)] is lane
         assert kafka_server.group_members(topic) == 1
@@ -137,7 +137,7 @@ async def test_a_partition_that_went_and_came_back_is_not_left_paused(
         assert one.seen == []
         async with driving(producer_on(servers, topic, topic)) as two:
             await until(lambda: bool(owned(two)) and len(owned(one) | owned(two)) == PARTITIONS)
-            # The member that now has partition 0 reads the message.
+            # After the rebalance, partition 0 is not paused any longer, whichever member has it.
             await until(lambda: len(one.seen) + len(two.seen) == 1)
         await until(lambda: len(owned(one)) == PARTITIONS)
         for partition in range(PARTITIONS):

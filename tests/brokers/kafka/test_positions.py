@@ -155,7 +155,7 @@ async def test_a_message_that_recovers_is_followed_by_the_rest_once(
     producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer, resolve) as driver:  # type: ignore[arg-type]
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 3})
-    # "c" follows each of the first two deliveries of "shaky". Then "shaky" comes alone until it succeeds.
+    # "shaky" is delivered four times: twice followed by "c", then alone until it succeeds. "c" follows once more.
     assert driver.values[:1] == ["a"]
     assert driver.values.count("shaky") == 4
     assert driver.values.count("c") == 3

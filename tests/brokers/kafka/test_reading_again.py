@@ -43,7 +43,7 @@ class Reading:
             return [(await anext(self.messages))[0] for _ in range(count)]
 
     async def passed(self, offset: int) -> None:
-        """Wait until the producer reports that it has passed this offset. A message before that is an error."""
+        """Wait until `read_lane` reports that it has passed this offset. Fail if it yields a message before."""
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_none)
@@ -143,12 +143,12 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
             kafka_server.produce(topic, [*"tuvwxyz"])
             with pytest.raises(BrokerUnavailable):
                 await reading.text(1)
-        # This message was lost in the cut. Its offset belongs to another message now.
+        # The stream read this message before the cut. Another message has its offset now.
         position = producer.get_position(driver.seen[9])
         for offset in (2, 7, 10):
             async with read(producer, topic, [position[0], offset]) as reading:
-                # Reading fails until the paused stream has noticed the cut. Otherwise, new messages would get the keys
-                # of lost messages.
+                # Reading must fail until the paused stream has noticed the cut: new messages would get the keys of lost
+                # ones.
                 with pytest.raises(BrokerUnavailable, match="was cut before"):
                     await reading.text(1)
         await producer.resume()
@@ -158,7 +158,7 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         assert [message.offset for message in again] == [*range(5, 12)]
         keys = [producer.get_idempotency_key(message) for message in again]
         assert keys == driver.keys[10:]
-        # Reading from a position after the cut continues at this position, not at the cut.
+        # A position from after the cut is not set back to the cut.
         position = producer.get_position(again[3])
         assert await read_text(producer, topic, position, 4) == "wxyz"
 
@@ -176,7 +176,7 @@ async def test_gaps_that_transactions_leave_are_passed(
     for offset in (10, 11, 12, 13, 14):
         expected = "kl" if offset == 10 else "l"
         assert await read_text(producer, topic, [None, offset], len(expected)) == expected
-    # The log ends with the marker of the last transaction.
+    # After the last message, the log contains the marker of a committed transaction.
     async with read(producer, topic, [None, 14]) as reading:
         assert await reading.text(1) == "l"
         await reading.passed(16)
@@ -199,7 +199,7 @@ async def test_positions_are_found_by_the_messages_times(
         times = [datetime.fromtimestamp(message.timestamp / 1000, UTC) for message in driver.seen]
     place = TopicPartition(topic, 0)
     found = (await producer.find_positions(times[5]))[place]
-    # Several messages may have the same time, because times have whole milliseconds.
+    # The expected offset is the first with this millisecond, because several messages may have it.
     assert found[1] == next(n for n, time in enumerate(times) if time >= times[5])
 
 
@@ -214,7 +214,7 @@ async def test_a_time_before_all_times_is_that_of_the_earliest_message(
 async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
     kafka_server: KafkaServer,
 ) -> None:
-    """A writer gave its time in microseconds, which Kafka takes for milliseconds."""
+    """The writer sent microseconds where Kafka expects milliseconds."""
     topic = f"t-{uuid.uuid4().hex[:10]}"
     kafka_server.create_topic(topic, message_timestamp_after_max_ms=str(2**63 - 1))
     async with AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers) as writer:
@@ -232,8 +232,8 @@ async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A new client reads each slice of a lane, and must not have to repeat its first request. Here the pause before a
-    # repeated request is an hour, so a repetition fails the test.
+    # Each call of `read_lane` opens a new client, whose first request must not fail and be repeated. Here a repetition
+    # would come after an hour, and so fail the test.
     arguments = KafkaSettings.reading_arguments
     monkeypatch.setattr(
         KafkaSettings,

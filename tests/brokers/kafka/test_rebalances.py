@@ -41,7 +41,7 @@ def lanes(driver: Driver) -> Mapping[TopicPartition, LaneInFlight]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Check the condition again and again, because the broker does not announce changes of a group."""
+    """Poll the condition, because the broker does not announce changes of a group."""
     with anyio.fail_after(30):
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.05)
@@ -79,7 +79,7 @@ async def test_members_come_and_go_with_work_in_flight_and_everything_is_deliver
     keys = Counter(one.keys) + Counter(two.keys)
     assert set(kafka_server.end_offsets(topic).values()) == {written}
     assert len(keys) == PARTITIONS * written
-    # Before partitions move, there is time to advance messages in flight. So only few messages come twice.
+    # A member may advance its messages in flight before it gives up partitions. So only few messages come twice.
     assert keys.total() - len(keys) < PARTITIONS * 100
 
 
@@ -136,8 +136,8 @@ async def test_a_commit_under_a_membership_that_is_over_is_no_success(
         await one.count(PARTITIONS * 10)
         lane = one.seen[0].lane
         coordinator = one.producer._consumer._coordinator  # type: ignore[union-attr]
-        # Leave the group without telling the producer, as if the session were lost. aiokafka's own commit would succeed
-        # now: its generation would be -1, which a group without members accepts.
+        # Leave the group behind the producer's back, as if the session were lost. aiokafka's own commit would succeed
+        # now: it would send generation -1, which a group without members accepts.
         await coordinator._maybe_leave_group()
         mine = [AdvanceItem(m, ACKED) for m in one.seen if m.lane is lane]
         await one.producer.advance(mine)

@@ -185,7 +185,7 @@ async def test_a_restored_database_is_refused_and_the_command_brings_each_messag
     for _ in range(2):
         async with scene.serving() as database:
             await scene.until_refused(database)
-            # Heartbeats go on, and must not raise the database's mark to the broker's.
+            # Wait for heartbeats: they must not raise the database's mark to the broker's mark.
             await anyio.sleep(1)
             assert await scene.count(database) == 2 * _HALF
     for _ in range(2):
@@ -208,7 +208,7 @@ async def test_positions_that_an_operator_sets_again_are_accepted(scene: Scene) 
     await scene.lose_half()
     async with scene.serving() as database:
         await scene.until_refused(database)
-    # Like `kafka-consumer-groups --reset-offsets --to-current`, this stores no text with the positions.
+    # Commit the offsets without our metadata, like `kafka-consumer-groups --reset-offsets --to-current`.
     await set_offsets(scene, scene.kafka.committed_offsets(scene.group, scene.topic))
     async with scene.serving() as database:
         scene.produce(10)

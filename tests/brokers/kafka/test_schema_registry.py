@@ -70,7 +70,7 @@ def client(
     apicurio: ApicurioServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SchemaRegistryClient]:
     connections = {"kafka": {"schema_registry_url": apicurio.url}}
-    # Until the end of the test, the only connection is "kafka".
+    # The decoder finds its connection here, because no configuration is loaded.
     monkeypatch.setattr(abc, "_resolve_connection", connections.__getitem__)
     with SchemaRegistryClient({"url": apicurio.url, "timeout": 20}) as client:
         yield client
@@ -170,8 +170,8 @@ async def test_protobuf_that_confluents_client_wrote_is_read(
 async def test_protobuf_whose_schema_was_registered_as_text_is_read(
     client: SchemaRegistryClient, shop: ModuleType
 ) -> None:
-    # Register another schema first. In an empty registry, Apicurio (3.3) returns neither text nor base64 for a schema
-    # with a reference.
+    # Register another schema first. Otherwise the registry is empty, and Apicurio (3.3) answers neither with text nor
+    # with base64 for a schema with a reference.
     serialize: Callable[..., bytes] = ProtobufSerializer(
         shop.Order, client, {"use.deprecated.format": False}
     )
@@ -181,7 +181,8 @@ async def test_protobuf_whose_schema_was_registered_as_text_is_read(
     schema_id = client.register_schema("text-value", Schema(ORDER_PROTO, "PROTOBUF", [reference]))
     order, line = shop.Order(id=7), shop.Order.Line(sku="b")
     order.total.cents = 5
-    # The bytes before each value name its type: message 1 of the file, and message 0 within message 1.
+    # The first bytes of a value name its type: message 1 of the file, and for the second value message 0 within message
+    # 1.
     assert await read(
         "protobuf",
         framed(schema_id, b"\x02\x02" + order.SerializeToString()),

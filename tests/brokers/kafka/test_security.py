@@ -44,7 +44,7 @@ async def read(connection: dict[str, Any]) -> list[str]:
     others = {key: value for key, value in connection.items() if key != "bootstrap_servers"}
     async with driving(producer_on(servers, "secrets", uuid.uuid4().hex, **others)) as driver:
         await driver.settled(3)
-        # A reader outside of the group logs in separately.
+        # `find_positions` opens a second connection, which logs in separately.
         assert len(await driver.producer.find_positions(None)) == 1
     return driver.values
 

@@ -34,13 +34,13 @@ async def test_static_members_of_one_name_do_not_throw_one_another_out_for_ever(
             error = await old.until_failed()
             assert isinstance(error, BrokerUnavailable)
             assert "has taken over group_instance_id 'one'" in str(error)
-            # Ten heartbeats later the newer one is still the same member, and reads on.
+            # Ten heartbeats later, `new` is still the same member and reads on.
             await anyio.sleep(3)
             kafka_server.produce(topic, ["d"])
             await new.settled(4)
             assert new.seen[3].lane.membership == new.seen[0].lane.membership
             assert new.values == ["a", "b", "c", "d"]
-            # The older member still believes that it has partitions, and its commits change nothing.
+            # `old` does not know that it lost its partitions, but its commits have no effect.
             old.resolve = lambda _: ACKED
             await old.advance_waiting()
             assert kafka_server.committed_offsets(topic, topic) == {0: 4}
@@ -55,7 +55,7 @@ async def test_a_static_member_that_starts_again_takes_over_from_itself(
     for number in range(3):
         kafka_server.produce(topic, [str(number)])
         producer = producer_on(servers, topic, topic, group_instance_id="one")
-        # The previous producer's session has not expired, so the broker takes this producer for the same member.
+        # The session of the previous producer has not expired. The broker treats this producer as the same member.
         async with driving(producer) as driver:
             await driver.settled(1)
             assert driver.values == [str(number)]

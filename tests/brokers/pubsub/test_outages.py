@@ -85,8 +85,8 @@ async def test_a_service_that_is_away_at_the_start_ends_the_stream_soon() -> Non
 async def test_a_stream_that_was_never_open_was_no_steady_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A stream that lasted `_STEADY_S` (10 s) counts as a success. An attempt to connect may take longer than that. Make
-    # `_STEADY_S` tiny, so that this test's failures are longer too.
+    # A stream counts as steady if it lasted `_STEADY_S` (10 s), and a failing attempt to connect may take longer. A
+    # tiny `_STEADY_S` lets each attempt of this test take longer too.
     monkeypatch.setattr(receiving, "_STEADY_S", 1e-9)
     (port,) = free_ports(1)
     producer = producer_on(f"127.0.0.1:{port}", "flights", connect_timeout_s=0.1)
@@ -339,7 +339,7 @@ def test_a_name_without_any_project_is_refused() -> None:
         Access(None, None).path("subscriptions", "flights")
 
 
-# Google's library warns of credentials from untrusted sources. This file comes from the operator.
+# Google's library warns of credential files from untrusted sources. This test writes the file itself.
 @pytest.mark.filterwarnings("ignore:The load_credentials_from_file:DeprecationWarning")
 async def test_credentials_that_cannot_be_used_are_a_mistake_of_configuration(
     tmp_path: Path,

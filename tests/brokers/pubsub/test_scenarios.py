@@ -74,7 +74,8 @@ async def test_acks_that_fail_for_long_stay_bounded_and_are_dropped_with_their_l
     double.refuse("Acknowledge", grpc.StatusCode.UNAVAILABLE)
     producer = producer_on(double.host, name, ack_deadline_s=1, max_outstanding_messages=40)
     async with driven(producer) as driver:
-        # Leases last one second. When they expire, their acks are dropped, and other messages come.
+        # Leases last one second, and the server accepts no acks. When a lease expires, its ack is dropped and its slot
+        # is free.
         await driver.advanced_count(60)
         sent = [request for request in double.requests if request.method == "Acknowledge"]
         # A request may contain two ack ids of a message: from a delivery whose lease has just ended, and from the next

@@ -62,7 +62,7 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(
 async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_nothing(
     requires_session: bool,
 ) -> None:
-    """At the first restart, some messages are settled and some are in flight. More are sent after each restart."""
+    """The first restart finds settled messages and messages in flight. More messages are sent after each restart."""
     with open_servicebus(durable=True) as server:
         path = server.create("restarted", requires_session=requires_session, lock_s=5.0)
         gate = [True]
@@ -103,7 +103,8 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
 
 
 async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Queue) -> None:
-    """The connection breaks after more than `connect_timeout_s`. The timeout must count from the break."""
+    """The connection is healthy for longer than `connect_timeout_s` and then breaks. The timeout must count from the
+    break."""
     async with drive(queue.producer(connect_timeout_s=0.8)) as driver:
         await driver.stay_quiet(2.0)
         queue.order("cut")
@@ -112,7 +113,7 @@ async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Q
 
 
 async def test_a_network_that_is_silent_is_noticed(queue: Queue, proxy: TcpProxy) -> None:
-    """The connection is not reset, but nothing arrives. The producer notices that frames are missing."""
+    """Nothing arrives, and the connection is not reset. The producer must notice the silence, and connect again."""
     async with drive(queue.producer(idle_timeout_s=1.0, request_timeout_s=1.0)) as driver:
         await asyncio.to_thread(queue.send, "a")
         await driver.advanced_count(1)
@@ -155,8 +156,8 @@ async def test_nobody_there_at_the_start_is_an_error_that_says_where_it_looked(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening: refused at once
         port = taken.getsockname()[1]
-        # `connect_timeout_s` does not apply to the first connection. The stream must end at once, because its watchers
-        # are shown as running until then.
+        # `connect_timeout_s` bounds only reconnecting. If the first connection fails, the stream must end at once:
+        # until then, its watchers are shown as running.
         producer = producer_on(
             servicebus_server, "any", connection_string=connection_string(port),
             connect_timeout_s=3600.0,
@@ -243,7 +244,10 @@ async def test_an_entity_is_not_the_place_for_its_own_dead_letters(queue: Queue)
 async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters_of_its_own(
     queue: Queue,
 ) -> None:
-    """In an earlier version, the stream reopened its link for ever if a message was rejected, or failed too often."""
+    """A dead-letter queue has no dead-letter queue of its own.
+
+    In an earlier version, a message that was rejected, or failed too often, made the stream reopen its link for ever.
+    """
     queue.send(*"abc")
     async with drive(queue.producer(), lambda _: REJECTED) as driver:
         await driver.until(lambda: not queue.values, "all are dead letters")

@@ -23,7 +23,7 @@ from triggerer.testing.conformance.resolutions import acked, failing_once, gated
 async def test_a_filter_that_takes_long_loses_nobodys_messages(
     request: pytest.FixtureRequest, computes: bool, of: str
 ) -> None:
-    """A filter waits for 3.5 lock periods, or blocks the loop for 1.5. No message comes twice."""
+    """A filter waits for 3.5 lock periods, or blocks the event loop for 1.5. No message comes twice."""
     queue: Queue = request.getfixturevalue(of)
     values = [f"m{number}" for number in range(20)]
     values.insert(10, "slow")
@@ -52,7 +52,7 @@ async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
 async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """If our clock is ahead, new locks seem to have ended. An earlier version renewed such locks without a pause."""
+    """To a clock that is ahead, new locks seem to have ended. An earlier version renewed them without a pause."""
     queue: Queue = request.getfixturevalue(of)
     real = locks.remaining_s
     monkeypatch.setattr(locks, "remaining_s", lambda until: real(until) - 3600)
@@ -86,7 +86,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
     request: pytest.FixtureRequest, of: str
 ) -> None:
-    """Messages in flight come again whenever their locks are lost, but the watcher must not get them again."""
+    """Service Bus delivers a message again whenever its lock is lost. The watcher must not get it again."""
     queue: Queue = request.getfixturevalue(of)
     queue.order("refuse_renewals", refuse=True)
     values = [f"m{number}" for number in range(20)]
@@ -129,7 +129,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.count(30)
         before = {one.payload.link for one in driver.deliveries}
         with anyio.fail_after(60):
-            # Chance decides which receiver opens its link first.
+            # The test needs messages at another link than before. Chance decides which link gets them, so try again.
             while {one.payload.link for one in driver.deliveries} <= before:
                 queue.order("detach", condition="amqp:link:detach-forced", description="updated")
                 queue.order("expire_locks")
@@ -138,7 +138,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.advance()
         await until(lambda: queue.values == [])
         assert sorted(driver.values) == values
-        # The locks of settled messages are not renewed. First wait for the renewals that were under way.
+        # Wait for renewals that are under way. After that, no lock is renewed, because all messages are settled.
         await driver.stay_quiet(LOCK_S)
         renewals = queue.server.stats()["operations"].get("renew-lock", 0)
         await driver.stay_quiet(LOCK_S * 2)
@@ -159,7 +159,7 @@ async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_w
         await driver.advanced_count(1)
         await until(lambda: queue.values == [])
         assert driver.values == ["a"]
-        # The first message no longer counts as in flight, so another one may come.
+        # The producer has room for one message. It reads "b", so "a" does not count as in flight any longer.
         await asyncio.to_thread(queue.send, "b")
         await driver.advanced_count(2)
         assert driver.values == ["a", "b"]

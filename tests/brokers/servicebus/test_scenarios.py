@@ -30,7 +30,7 @@ def numbered(count: int) -> list[str]:
     "a wait ends just as a message arrives: the result is empty, but the message is locked"
 )
 async def test_a_message_that_comes_as_a_wait_ends_is_not_lost(queue: Queue) -> None:
-    """Messages come one by one, and each completion interrupts the wait for the next message."""
+    """Each completion interrupts the producer's wait for the next message, which may arrive at that moment."""
     values = numbered(150)
     async with drive(queue.producer()) as driver:
         for value in values:
@@ -101,7 +101,7 @@ async def test_an_idle_stream_stays_connected(queue: Queue) -> None:
         await driver.advanced_count(1)
         transfers = queue.server.stats()["transfers"]
         await driver.stay_quiet(5.0)
-        # Only open connections are counted. With a new connection the number would be smaller.
+        # `transfers` counts the transfers of open connections only. After a reconnection it would be smaller.
         assert queue.server.stats()["transfers"] >= transfers
         await asyncio.to_thread(queue.send, "b")
         started = time.monotonic()

@@ -120,10 +120,9 @@ async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
 
 
 async def test_a_service_that_is_restarted_ends_no_stream() -> None:
-    """The proxy refuses the stream until ElasticMQ has restored its queue.
+    """For a moment after its start, ElasticMQ answers that the queue does not exist. This answer ends a stream.
 
-    For a moment after its start, ElasticMQ answers that the queue does not exist. SQS never does so, and this answer
-    ends a stream.
+    SQS does not answer so after an outage. So the proxy refuses the stream until ElasticMQ has restored the queue.
     """
     with open_elasticmq(durable=True) as server, open_tcp_proxy(server.port) as proxy:
         url = server.create_queue("restarted", visibility_s=2)
@@ -302,7 +301,7 @@ async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
 def test_a_key_that_cannot_be_used_is_no_missing_right_on_the_queue(
     code: str, kind: type[Exception], hint: str
 ) -> None:
-    """SQS sends the code of its older query protocol in a header, and the SDK reports that code as the error's code."""
+    """The SDK may report the code of SQS's older query protocol, which SQS sends in a header."""
     answer = {"Error": {"Code": code, "Message": "No.", "QueryErrorCode": "any", "Type": "Sender"}}
     error = translate(ClientError(answer, "ReceiveMessage"), "receiving from queue 'q'")  # type: ignore[arg-type]
     assert type(error) is kind

@@ -180,7 +180,7 @@ async def test_a_failed_message_holds_its_group_and_no_other(fifo: Queue) -> Non
 
 @pytest.mark.rule("in-flight entries are compared by value; one that changed is never removed")
 async def test_what_comes_again_with_another_count_is_renewed_and_removed(brief: Queue) -> None:
-    """Two messages have equal bodies. One is given back, and comes again with another delivery count."""
+    """Two messages have equal bodies. One of them fails, and comes again with a higher delivery count."""
     await asyncio.to_thread(brief.send, "a", "a")
     seen = 0
 
@@ -263,7 +263,8 @@ async def test_messages_that_are_done_together_are_deleted_in_tens_and_one_that_
     "one delete of many that go together is slow or fails; the lanes of the others go on"
 )
 async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> None:
-    """The first request waits. Until it continues, one entry of each other request fails."""
+    """The producer deletes 40 messages in four requests. The first request waits, and each other request has one failed
+    entry."""
     await asyncio.to_thread(queue.send, *(f"m{number:02}" for number in range(40)))
     goes_on = anyio.Event()
     seen: list[Exchange] = []
@@ -291,7 +292,7 @@ async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.producer.advance_lanes, batches, reported.extend)
             await eventually(lambda: len(reported) >= 27, "the others are reported")
-            # Each of the three other requests has ten entries. Nine succeed, and one fails until `goes_on` is set.
+            # Nine of ten entries of each other request succeed. The tenth fails until `goes_on` is set.
             assert len(set(reported)) == len(reported) == 27
             goes_on.set()
         # The other lanes have advanced when the call returns. No lane is reported twice.

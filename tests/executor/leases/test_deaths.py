@@ -206,7 +206,10 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot keeps a dead worker until the slot's next run. By then another process may have the worker's pid."""
+    """A slot keeps a dead worker until the slot's next run. By then, the worker's pid may belong to another process.
+
+    So the worker's group must be killed before the worker is reaped.
+    """
     setup = {
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
@@ -219,7 +222,7 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     killpg = os.killpg
 
     def kill(group: int, number: int) -> None:
-        # Raises if the process is no longer our child.
+        # Raises if the worker was reaped: then its number could belong to another process.
         os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         killed.append(number)
         killpg(group, number)
@@ -570,7 +573,6 @@ async def test_a_run_that_waits_to_begin_can_be_cancelled(
     monkeypatch.setattr(ResultWriter, "begin", _never_begins)
     async with house.executor(workers=1, cancel_grace=timedelta(seconds=60)) as executor:
         (pk,) = await house.queue("sleeps", params={}, attempt=1)
-        # Read the run first, because the search for the worker takes time.
         run = await house.until(
             pk, lambda run: run.state != "queued" and bool(executor.worker_pids)
         )
@@ -606,7 +608,8 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
     async def give_away(worker: WorkerProcess) -> RunHandle:
         process = await take(worker)
         if not given:
-            # SQLite knows only one service, so any other executor counts as dead.
+            # On SQLite, any other executor counts as dead, and its running runs are queued again. So let this run have
+            # ended.
             await house.change_run(pk, executor="other", state="success")
             given.append(pk)
         return process
@@ -687,7 +690,7 @@ async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_no
     run = await house.run(pk)
     assert (run.state, run.executor, run.attempt) == (state, "other", 2)
     assert await house.events("x-sleeps") == []
-    # The log ends here, because the other executor may now write to the file.
+    # This executor adds nothing to the log, because the other executor may write to it now.
     assert house.log(run).endswith("about to sleep\n")
 
 

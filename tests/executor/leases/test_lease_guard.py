@@ -183,7 +183,10 @@ async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
 
 
 async def _lease_end(house: House, instance_id: str | None) -> float:
-    """Return the earliest end of the lease by the database's clock, as a time of `boottime`."""
+    """Return the end of the lease by the database's clock, as a time of `boottime`.
+
+    The result is too early by the time that the query takes to reach the database, and never too late.
+    """
     left = func.extract("epoch", Instance.expires_at - func.clock_timestamp())
     asked_at = boottime()
     async with house.database.reading() as session:
@@ -301,7 +304,7 @@ async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_a
 ) -> None:
     """The executor loses its lease, and regains it before the worker has ended.
 
-    So the first sweep counts the run as executing.
+    The first sweep still counts the run as executing. So another sweep must queue the run again.
     """
     await house.add_dag("stays", STAYS)
     log = house.folder / "log"

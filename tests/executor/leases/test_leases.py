@@ -48,7 +48,7 @@ ONE_AT_A_TIME = """
 
 
 class Holder:
-    """A lease holder that records when its lease was lost, and when it was kept after that."""
+    """A lease holder that records the loss of its lease, and the first renewal after the loss."""
 
     def __init__(self) -> None:
         self.lost = anyio.Event()
@@ -153,7 +153,7 @@ async def test_a_run_whose_lease_is_lost_has_ended_here_before_it_begins_elsewhe
                 house.executor("other", sweep_every=timedelta(seconds=0.1)),
                 house.database.transaction() as session,
             ):
-                # No heartbeat of this executor reaches the store.
+                # The locked row keeps heartbeats of this executor out of the store.
                 row = select(Instance).where(Instance.id == "one")
                 await session.execute(row.with_for_update())
                 (run,) = await house.ended(pk)
@@ -247,7 +247,10 @@ async def test_a_sweep_leaves_runs_alone_that_were_claimed_a_moment_ago(
 async def test_claimed_runs_that_wait_too_long_go_back_however_much_happens_meanwhile(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs go back to the queue, because another executor may have a free worker."""
+    """Claimed runs go back to the queue, because another executor may have a free worker.
+
+    The test wakes the executor every 50 ms, which must not prolong the runs' wait.
+    """
     async with (
         _two_claimed_ahead(house, monkeypatch, stale_s=1.0) as (executor, pks, _),
         anyio.create_task_group() as tasks,

@@ -41,7 +41,8 @@ HOLDS = """
 
 @pytest.fixture
 async def cluster_house(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
-    # By default, the driver has the host's address, and Spark's executors start the first Python on PATH.
+    # Use loopback for the driver's address, and our Python in Spark's executors. By default, Spark takes the host's
+    # address and the first Python on PATH.
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
@@ -74,7 +75,7 @@ def on(cluster: SparkCluster) -> dict[str, Any]:
 
 
 async def waits(house: House, pk: int, cluster: SparkCluster) -> DagRun:
-    # On a busy machine, the run first waits for a session.
+    # The run may first wait for a session, so wait for this reason.
     executor = f"an executor on {cluster.url} for "
     run = await house.until(pk, lambda run: (run.waiting_for or "").startswith(executor), TIMEOUT_S)
     assert run.state == "running"

@@ -128,7 +128,7 @@ async def test_half_a_frame_of_which_no_more_comes_fails_the_run_that_wrote_it(
         params = {"data": _frame(b"x" * 1000)[:500].hex(), "exits": False}
         (run,) = await house.ended(*await house.queue("writes", params=params))
     assert run.state == "failed"
-    # Half of the frame came, and perhaps the bytes that the worker has sent since.
+    # The half frame has 492 bytes of data. A frame that the worker sent afterwards may be counted as its rest.
     assert re.search(r"only (492|6\d\d) of a frame's 1,000 bytes came", run.error)
 
 
@@ -167,7 +167,7 @@ async def test_remains_of_a_run_do_not_fail_the_next_one(house: House) -> None:
 
 
 async def test_a_run_that_writes_what_is_no_frame_is_not_executed_again(house: House) -> None:
-    """Its worker has executed another run before, which could have left the bytes. The run fails nevertheless."""
+    """The worker has executed another run before, which could have left these bytes. This run fails nevertheless."""
     await house.add_dag("writes", WRITES)
     await house.add_dag("harmless", WRITES)
     async with house.executor(workers=1):

@@ -175,7 +175,7 @@ def broker_settings(node: int, port: int, controller_port: int, data: Path) -> d
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 1000,
         "file.delete.delay.ms": 1000,
-        # After a kill, the broker may come back under its id once its old session is over.
+        # After a kill, the broker can register again only when its old session has expired. So keep the session short.
         "broker.session.timeout.ms": 2000,
         "broker.heartbeat.interval.ms": 500,
         # By default, the log cleaner alone takes 128 MB of heap.

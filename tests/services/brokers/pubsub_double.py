@@ -529,7 +529,10 @@ class PubSubDouble(PubSubAdmin):
                 self._give_back(sub, entry)
 
     def _give_back(self, sub: Subscription, entry: Entry) -> None:
-        """Redeliver an entry and all later entries of its ordering key, even acknowledged entries."""
+        """Make an entry available again. In an ordered subscription, this includes the later entries of its key.
+
+        Acknowledged entries stay as they are unless `redelivers_acked` is set.
+        """
         self._release(sub, entry)
         entry.failures += 1
         key = entry.message.ordering_key

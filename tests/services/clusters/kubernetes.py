@@ -102,7 +102,8 @@ class Kubernetes:
                 *(f"--token-auth-file={tokens}", "--authorization-mode=RBAC"),
                 "--anonymous-auth=false",
                 "--endpoint-reconciler-type=none",
-                # Only the controller manager, which does not run, makes service accounts.
+                # The plugin ServiceAccount would refuse all pods, because the controller manager, which creates service
+                # accounts, does not run.
                 "--disable-admission-plugins=ServiceAccount",
                 "--service-account-issuer=https://localhost",
                 *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),

@@ -45,7 +45,7 @@ WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'al
   AND pg_relation_size(oid) > 0
 """
 _SMALL_BYTES = 10 * 8192
-"""The size that the planner assumes for a table without statistics, even if the table has no pages."""
+"""The planner assumes ten pages for a small table without statistics. So a table of this size may keep its pages."""
 _RESTART_SEQUENCES = """
 SELECT setval(oid, 1, false) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'S'
 """

@@ -45,7 +45,7 @@ class Gcs:
     def conf(self) -> dict[str, str]:
         """Return `[spark] conf` for paths below `root`."""
         settings = {
-            # Without it, Hadoop does not look for the connector in `spark.jars`.
+            # Without `impl`, Hadoop does not look for the connector in `spark.jars`.
             "impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
             "storage.root.url": f"{self.endpoint}/",
             "auth.type": "UNAUTHENTICATED",

@@ -44,7 +44,8 @@ def a_position_is_lost_at_a_change_of_owner() -> Replacements:
 
 @mutation(rules="S13|S2/S7", seed=31)
 def a_reader_of_the_lane_tail_misses_dropped_messages() -> Replacements:
-    """A reader of the lane tail checks only at its start whether the tail adjoins its position."""
+    """While a reader reads the lane tail, messages are dropped from it. The reader continues without noticing the
+    gap."""
     right = LaneTail.after
 
     def after(self: LaneTail, position: Position, most: int) -> list[LogMessage] | None:
@@ -58,7 +59,7 @@ def a_reader_of_the_lane_tail_misses_dropped_messages() -> Replacements:
 
 @mutation(rules="S13|S2/S7", seed=365)
 def a_row_that_was_read_before_it_went_counts() -> Replacements:
-    """The runtime uses a new trigger's position, although it was read before the watcher had caught up."""
+    """A new trigger's position is read, the watcher then catches up, and the runtime still uses the position."""
     right = CatchUpTasks._load_backlogs
 
     def load_lags(self: CatchUpTasks, member: Member) -> None:

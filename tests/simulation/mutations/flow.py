@@ -41,7 +41,8 @@ def a_lane_is_paused_while_it_is_being_resumed() -> Replacements:
 
 @mutation(rules="S9", seed=0, quick=True)
 def a_paused_lane_goes_beyond_its_bound() -> Replacements:
-    """The poll does not expect messages of a paused lane, and broadcasts the fetched ones."""
+    """The poll does not wait at the bound of a lane that is paused. It broadcasts messages that were fetched before
+    the pause."""
 
     def awaits_restart(self: Flow, key: Hashable) -> bool:
         lane = self._lanes.full.get(key)

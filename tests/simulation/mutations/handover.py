@@ -66,7 +66,8 @@ def a_row_goes_before_the_broker_was_advanced() -> Replacements:
 
 @mutation(rules="S13", seed=14, quick=True)
 def a_row_is_deleted_before_a_failed_message_comes_again() -> Replacements:
-    """A message was broadcast and is not outstanding: it counts as advanced although it has failed."""
+    """A position is deleted because a message was broadcast and is not outstanding. But the message failed, and
+    comes again."""
     right = GroupState._is_advanced_to
 
     def is_advanced_to(self: GroupState, backlog: Backlog) -> bool:
@@ -94,7 +95,7 @@ def a_row_stays_until_the_next_message() -> Replacements:
 
 @mutation(rules="L5", seed=21)
 def a_row_stays_before_positions_without_a_message() -> Replacements:
-    """A position waits until the broker was advanced past positions without a message."""
+    """A position stays until the broker was advanced past positions without a message, which may never happen."""
 
     def position_before_gap(self: Backlog) -> Position:
         return self.position

@@ -124,7 +124,7 @@ def an_event_that_no_selector_can_read_reaches_no_filter() -> Replacements:
 
 @mutation(rules="S3|S1|S2/S7", seed=14, quick=True)
 def an_event_does_not_wait_for_the_filter_that_it_wakes() -> Replacements:
-    """An event wakes an idle filter, and does not wait for it."""
+    """An event wakes an idle filter, and counts as resolved by the filter at once."""
 
     def mark_active(self: Ledger, member: LedgerMember, seq: int) -> None:
         member.done = seq

@@ -1,6 +1,7 @@
 """Registers mutations, the planted bugs that the simulation must find.
 
-A mutation is a function that yields pairs: a method or function of the product, and the wrong version that replaces it.
+A mutation is a function that yields replacements: a function, method or value of the product or of the simulation's
+models, and the wrong version.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ async def test_a_file_is_in_force_though_an_event_makes_its_asset_or_alias_meanw
 async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_the_move(
     postgres: Database,
 ) -> None:
-    """The file's transaction once missed the owner's rows, and the other stream's owner received them."""
+    """In an earlier version, the file's transaction did not see rows that the owner had not committed yet.
+
+    The owner of the watcher's new stream then received these rows.
+    """
     owner = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
     async with postgres.transaction() as session:
@@ -136,7 +139,8 @@ class _Between:
 async def test_a_file_that_changes_a_watcher_while_its_stream_is_given_up_does_not_deadlock(
     postgres: Database,
 ) -> None:
-    """After this deadlock, an earlier version kept the lease, so nobody read the stream until the lease expired."""
+    """In an earlier version, the two transactions deadlocked, and the lease was kept. Nobody read the stream until
+    it expired."""
     fence = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
     async with postgres.transaction() as session:

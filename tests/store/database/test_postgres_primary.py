@@ -226,7 +226,7 @@ async def test_a_default_certificate_that_is_not_there_may_come_back(
     postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    # Not just any `StoreError`: without `StoreRefused`, the error would blame a row.
+    # The error must be a `StoreRefused`, which blames the settings or the server. Other classes would blame a row.
     with pytest.raises(StoreRefused, match=r"root.crt"):
         async with open_database(
             f"postgresql://postgres@localhost:{postgres_server.port}/postgres?sslmode=verify-full"

@@ -220,7 +220,7 @@ class _NeverCommits:
 async def test_a_commit_that_outlives_its_deadline_is_an_unknown_outcome(
     store_url: str, database: Database
 ) -> None:
-    """No lock, open transaction or stuck connection hinders the next script."""
+    """Afterwards, no lock, open transaction or stuck connection hinders the next script."""
     go_on = threading.Event()
 
     def slow() -> Script[None]:

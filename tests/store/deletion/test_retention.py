@@ -119,7 +119,7 @@ async def test_one_cleaning_runs_at_a_time_until_its_process_is_dead(old: Databa
     dead = new_instance_id()
     async with old.transaction() as session:
         assert await begin_turn(session, dead)
-    # The dead process has the turn, so neither another scheduler nor `db clean` may clean.
+    # The dead process has the turn until its lease expires. So neither another scheduler nor `db clean` may clean.
     assert await service.clean_if_due() is None
     with pytest.raises(MoveRefused, match="a cleaning is under way"):
         await clean(old, TESTER, Limits(), ack_timeout=ACK)

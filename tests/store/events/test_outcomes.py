@@ -174,7 +174,8 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
 
 
 async def test_a_duplicate_is_a_conflict_and_not_a_driver_error(database: Database) -> None:
-    """The store searches for a row before it inserts it. So another transaction has inserted the duplicate."""
+    """The store inserts a row only if it has found none. So a duplicate was inserted by another transaction
+    meanwhile."""
     async with database.transaction() as session:
         session.add(AssetAlias(name="one"))
     with pytest.raises(Conflict):

@@ -226,7 +226,7 @@ async def serving(database: Database) -> AsyncIterator[None]:
     async with recording(database) as recorder, anyio.create_task_group() as tasks:
         states = StateWriter(database, on_fenced=lambda fence: None)
         tasks.start_soon(states.run)
-        # So few events fit into a transaction that all cuts come before the last event.
+        # With few outstanding messages, each transaction has few events. So each cut comes before the last event.
         settings = RuntimeSettings(max_outstanding=10)
         context = RuntimeContext(recorder, states=states, with_state=recorder, settings=settings)
         async with Manager(context) as manager:

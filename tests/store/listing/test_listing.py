@@ -94,7 +94,8 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
 
         every = [row.id for row in await asset_events.list_asset_events(session)]
         of_a = [row.id for row in await asset_events.list_asset_events(session, asset="a")]
-        # `on_a` has taken the events of `a`. They are still queued for `on_both`, whose run is due but not created yet.
+        # `on_a` has taken the events of `a`, which still count as queued. `on_both` waits for them too, and the
+        # scheduler has not yet created its due run.
         assert await ids("queued") == sorted(set(every) - {unused})
         assert await ids("consumed") == []
         assert await ids("unused") == [unused]
@@ -192,12 +193,12 @@ async def test_a_page_is_read_from_an_index_and_not_from_all_of_history(
             )
         ]
     assert plans
-    # Waiting events and active runs are not history, so their indexes may be scanned.
+    # A scan may read waiting events and active runs, because their number does not grow with the history.
     present = ("ix_queued_asset_event_waiting", "ix_dag_run_active")
     for line in plans:
         if line.startswith("SCAN") and any(table in line for table in ("dag_run", "asset_event")):
             assert line.endswith(present), plans
-        # This search would read all events that the DAG ever had queued.
+        # This search would read every event that was ever queued for the DAG.
         assert line != "SEARCH queued_asset_event USING PRIMARY KEY (dag_id=?)", plans
     if not any("ix_dag_run_active" in line for line in plans):
         assert not any("FOR ORDER BY" in line for line in plans), plans
@@ -274,7 +275,8 @@ async def test_the_cost_of_the_list_of_dags_does_not_grow_with_waiting_events(
 
 
 async def _waiting(database: Database, *, queued: int, keyed: int) -> None:
-    """Add events to the queue of DAG `d`: `queued` that wait, as many in a run, and `keyed` that wait for two keys."""
+    """Fill the tables of DAG `d`: `queued` events that wait, `queued` events in a run, and `keyed` events that each
+    wait for two keys."""
     await add_asset(database, 1, "a")
     for dag_id in ("another", "d"):
         await add_dag(database, dag_id, None)
@@ -378,7 +380,7 @@ async def test_of_a_watcher_that_is_behind_in_a_log_its_places_are_shown(
             (1, '["t",0]', 5, 25, later),
             (1, '["t",1]', 0, 7, NOW),
             (2, '["t",0]', 5, None, NOW),
-            # This watcher has caught up. Only the broker was not advanced to its position.
+            # This watcher has caught up. Its row stays only because the broker was not advanced to its position.
             (3, '["t",0]', 25, 25, NOW),
         ):
             session.add(

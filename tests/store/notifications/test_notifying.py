@@ -204,8 +204,7 @@ async def test_a_test_reports_each_target(receiver: Receiver) -> None:
     assert receiver.titles == ["triggerer: test"]
 
 
-# `notify` returns a callback for DAGs, which imports Apprise in pytest's process. The import warns on Python 3.11
-# and 3.12.
+# A call of `notify` imports Apprise in pytest's process. The import warns on Python 3.11 and 3.12.
 
 in_process = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 

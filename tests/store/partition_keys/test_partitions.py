@@ -116,7 +116,7 @@ async def test_a_deadline_that_lies_ahead_wakes_a_scheduler_that_has_just_starte
     await add_dag(database, "all", schedule, assets=[1])
     (event,) = await emit_keys(database, ["eu"])
     assert await Scheduler(database).run_once() == 0
-    # The queue is empty, so only the deadline causes a look.
+    # No event is queued any longer, so only the key's deadline can cause a look.
     async with _scheduling(database):
         await _until_runs(database, "all", 1)
     assert await keyed_runs(database, "all") == [("all", [event])]
@@ -190,7 +190,7 @@ async def test_events_for_one_key_at_the_same_instant_make_one_run(database: Dat
         for start in range(4):
             tasks.start_soon(emit_some, HOURS[start::4])
     await Scheduler(database).run_once()
-    # The day may have a second run for late events. But each event is in a run, and no event waits.
+    # Late events may start further runs of the day. In any case, each event is in one run, and no event waits.
     runs = await keyed_runs(database, "daily")
     assert {key for key, _ in runs} == {DAY}
     assert sorted(event for _, taken in runs for event in taken) == sorted(events)
@@ -427,6 +427,6 @@ async def test_the_store_has_one_row_for_each_key_and_one_for_each_event_of_a_ke
     assert [len(events) for _, events in await keyed_runs(database, "report")] == [1] * 28 * 3
     assert await stored_parts(database, "report") == []
     assert await waiting_shares(database, "report") == []
-    # A divided event has a queue entry with `run_pk` 0, which shows that the event is in use. An event without a key
-    # cannot be divided, so its queue entry was deleted.
+    # The queue entry of a divided event stays, with `run_pk` 0, because the event is in use. The entries of events
+    # without a key were deleted.
     assert await queue_of(database, "report") == [(event, 0) for event in divided]

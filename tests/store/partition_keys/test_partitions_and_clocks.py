@@ -36,9 +36,9 @@ TIMES = (
 
 
 async def _set_back(database: Database) -> None:
-    """Move all stored instants ahead by an hour, as if the clock had been set back.
+    """Add an hour to all stored instants, as if the clock had been set back by an hour.
 
-    Afterwards, a test needs a new scheduler, which looks at every DAG.
+    A test then needs a new scheduler, which has not looked at any DAG before.
     """
     async with database.transaction() as session:
         for model, name in TIMES:

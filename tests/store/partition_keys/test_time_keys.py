@@ -42,7 +42,8 @@ def hour_of(moment: datetime) -> datetime:
 
 
 def half_an_hour_from(now: datetime) -> tuple[CronPartitionTimetable, datetime]:
-    """Return an hourly timetable and its last instant, half an hour ago. No run becomes due during a test."""
+    """Return an hourly timetable whose last instant was half an hour ago, and this instant. So no run becomes due
+    during a test."""
     last = now.replace(second=0, microsecond=0) - HOUR / 2
     cron = f"{last.minute} * * * *"
     return CronPartitionTimetable(cron, timezone="UTC", run_offset=-1, key_format=FORMAT), last
@@ -156,7 +157,7 @@ async def test_a_backfill_gives_its_runs_the_keys_of_their_data_intervals(
     assert [one.partition_key for one in planned] == [key(DAY + n * HOUR) for n in range(5)]
     async with database.transaction() as session:
         await start_backfill(session, TESTER, "report", DAY, end, max_active=3)
-    # The DAG loses its schedule meanwhile.
+    # The DAG loses its schedule while the backfill is under way. The planned keys stay.
     await set_columns(database, "report", schedule=None)
     await _end(database)
     await BackfillRunner(database).run_once()
@@ -233,9 +234,10 @@ async def test_a_partition_that_a_backfill_has_run_is_not_caught_up_with(
 async def test_runs_of_partitions_ahead_that_were_made_before_the_clock_was_set_back_are_known(
     database: Database,
 ) -> None:
-    """Runs of this timetable are created hours before their logical dates.
+    """This timetable creates its runs hours before their logical dates. Three such runs exist when the clock is set
+    back.
 
-    If the scheduler did not know of such a run, it would create the run again.
+    The scheduler must know the runs of the instants to come. Otherwise it would create them again.
     """
     await add_asset(database, 1, "flights")
     ahead = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=6)

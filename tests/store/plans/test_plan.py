@@ -64,7 +64,7 @@ async def test_the_same_files_change_nothing(database: Database, tmp_path: Path)
     on_a = _by_id(plan)["on_a"]
     assert on_a.before == on_a.after
     assert on_a.before is not None
-    # The plan groups the three events into runs as they were.
+    # By the definition in force, each event had a run of its own.
     assert [run.asset_event_ids for run in on_a.before.runs] == [(1,), (2,), (3,)]
     both = _by_id(plan)["both"]
     assert both.after is not None
@@ -98,7 +98,7 @@ async def test_a_changed_a_new_and_a_gone_dag_are_told_apart(
     assert new.before is None
     assert new.after is not None
     assert len(new.after.runs) == 4
-    # Events that are older than a new DAG are not queued for it.
+    # The events are older than the new DAG, so they will not be queued for it.
     assert (new.queued, new.due_after) == (0, 0)
     assert (gone.after, gone.queued, gone.dropped) == (None, 4, 4)
 

@@ -124,7 +124,8 @@ async def test_a_dag_that_moves_to_another_file_stays_the_same(
 async def test_a_dag_that_comes_back_has_its_former_runs_and_events(
     with_a: Database, tmp_path: Path
 ) -> None:
-    """A DAG that comes back keeps its pause, although the file says otherwise for a new DAG."""
+    """A DAG that comes back keeps its pause. `is_paused_upon_creation` applies only to a DAG that is new in the
+    store."""
     for dag_id in ("d", "paused"):
         await on_a(with_a, dag_id, is_paused=dag_id == "paused")
     await emit(with_a, 1, 3)
@@ -148,7 +149,7 @@ async def test_a_dag_that_comes_back_has_its_former_runs_and_events(
 async def test_a_dag_that_leaves_a_file_with_a_broken_watcher_is_gone(
     with_a: Database, tmp_path: Path
 ) -> None:
-    """The rest of the file takes effect. Only the broken watcher stays as it was."""
+    """Everything in the file but the broken watcher takes effect."""
     await on_a(with_a)
     text = """
 from triggerer import AssetWatcher, BaseEventTrigger
@@ -365,7 +366,7 @@ async def test_the_runs_that_a_plan_calls_due_are_the_runs_that_the_scheduler_th
             max_active_runs=1,
         )
         await renewed(with_a, dag_id)
-    # Each DAG has had a successful run. Then more events came.
+    # Let each DAG have one successful run, and more events after it.
     await emit_keys(with_a, ["x"])
     await Scheduler(with_a).run_once()
     for dag_id in dags:

@@ -205,7 +205,7 @@ async def test_a_report_of_an_older_epoch_is_refused_even_if_the_attempt_has_the
     await claim_one(database)
     await recover(database)
     old = await claim_one(database)
-    # This executor was wrongly taken for dead before it began, and claims the run again.
+    # This executor was taken for dead before its attempt began. It claims the run again, under the same number.
     await recover(database)
     new = await claim_one(database)
     assert (old.attempt, old.epoch < new.epoch) == (new.attempt, True)
@@ -339,7 +339,7 @@ async def test_a_run_waits_while_nobody_can_tell_whether_a_former_attempt_works(
         "the end of attempt 1: silence",
         second.former[0].unknown_since,
     )
-    # The attempt that could not begin does not count, and leaves no row.
+    # Attempt 2 could not begin. So it does not count, and leaves no row.
     assert await states_of(database, second) == [(1, 1, "unknown")]
     assert await claim(database, OTHER) == []
 

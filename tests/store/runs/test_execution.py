@@ -54,7 +54,7 @@ async def test_runs_that_have_ended_slow_down_nothing_that_an_executor_asks(
 ) -> None:
     await add_asset(sqlite, 1, "flights")
     await add_dag(sqlite, "report", asset_json("flights"), assets=[1])
-    # Instructions are counted, because EXPLAIN with a value shows another plan than SQLite makes for a parameter.
+    # Count instructions, because EXPLAIN shows another plan for a value than SQLite makes for a parameter.
     count = 0
 
     def tick() -> None:

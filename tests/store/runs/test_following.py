@@ -100,7 +100,7 @@ async def test_a_queued_run_is_followed_through_two_attempts_until_it_has_ended(
         await followed.until_noted("queued", "running", "queued", "running")
         followed.write("second, in p")
         await followed.until("first\nsecond, in p")
-        # As the executor does it: the log ends before the store shows the end.
+        # Like an executor, write the end of the log before the store shows that the run has ended.
         followed.write("arts\nrun r: success\n")
         await followed.set(state="success")
     assert followed.out.getvalue() == b"first\nsecond, in parts\nrun r: success\n"

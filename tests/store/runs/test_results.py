@@ -140,7 +140,7 @@ async def test_results_are_written_and_the_next_runs_claimed_together(database: 
             claim_runs(executor="me", limit=1, log_home="/home"),
         ]
     )
-    # The claim is reported as it was before the result.
+    # The first step reports the run as it was before this result was stored.
     assert run_claims(held)[first].state is RunState.RUNNING
     assert [run.run_pk for run in claimed_runs(claimed, executor="me", log_home="/home")] == [
         second
@@ -186,7 +186,10 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
 async def test_a_task_that_is_reported_as_running_together_with_the_runs_end_ends_with_the_run(
     database: Database, state: RunState
 ) -> None:
-    """On PostgreSQL such a task stayed running for ever. A slow commit collects both reports into one group."""
+    """A slow commit collects both reports into one group.
+
+    In an earlier version, such a task stayed running for ever on PostgreSQL.
+    """
     await add_dag(database, "d", None)
     (pk,) = await queue(database, "d", 1)
     await claim(database)
@@ -288,7 +291,7 @@ async def test_a_step_that_is_refused_takes_no_other_with_it_on_postgresql(
 async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_small(
     postgres: Database,
 ) -> None:
-    """PostgreSQL keeps the plans of a connection, and may not analyze the tables for a long time."""
+    """A connection keeps its plans, and the tables may grow for a long time before PostgreSQL analyzes them."""
     await add_dag(postgres, "d", None)
     (pk,) = await queue(postgres, "d", 1)
     steps = [

@@ -167,7 +167,7 @@ async def test_runs_whose_commit_nobody_saw_are_announced_all_the_same(postgres:
 async def test_a_run_whose_id_is_taken_takes_no_events_and_is_made_with_the_next_look(
     postgres: Database,
 ) -> None:
-    """With a stopped clock, the second run of a DAG would get the id of the first."""
+    """The clock stands still, so the second run of a DAG would get the id of its first run."""
     await _dags(postgres)
     await _emit_to_all(postgres)
     async with postgres.transaction() as session:
@@ -209,7 +209,7 @@ async def test_a_run_whose_id_is_taken_takes_no_events_and_is_made_with_the_next
 async def test_a_query_plan_from_an_empty_queue_does_not_walk_other_dags_events(
     postgres: Database, each: int | None
 ) -> None:
-    """PostgreSQL keeps the plans of a connection, and may not analyze the tables for a long time."""
+    """A connection keeps its plans, and the queue may grow for a long time before PostgreSQL analyzes it."""
     await _dags(postgres)
     selection = EventSelection(each, () if each is None else (1,))
     run = PlannedRun(RunType.ASSET_TRIGGERED, selection, None)

@@ -77,7 +77,7 @@ async def test_a_scheduled_run_has_its_interval_and_its_id_and_the_next_is_noted
 async def test_a_dag_that_starts_at_an_end_of_the_calendar_stops_no_other(
     database: Database, start: datetime
 ) -> None:
-    # PostgreSQL stores these two instants as its infinities, which once ended the scheduler of a whole service.
+    # PostgreSQL stores these two instants as its infinities. In an earlier version, they ended the service's scheduler.
     daily = OnTime(CronTriggerTimetable("@daily", timezone=UTC))
     await timed(database, "endless", daily, start_date=start)
     await timed(database, "report", OnTime(OnceTimetable()))
@@ -92,7 +92,7 @@ async def test_a_scheduler_sleeps_until_a_run_is_due_and_makes_it_then(database:
     scheduler = Scheduler(database, sweep_interval=HOUR)
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.run)
-        # Without catch-up, a machine that is late by half a second would get other intervals.
+        # With catch-up, the expected intervals do not depend on the machine's speed.
         late = {"catchup": True, "max_active_runs": 100}
         await timed(database, "report", schedule, start_date=start, **late)
         await set_columns(database, "report", description="announced")
@@ -408,7 +408,8 @@ async def next_run_of(database: Database, dag_id: str) -> datetime:
 async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_again(
     sqlite_url: str,
 ) -> None:
-    """With `OnBoth`, the id of a run contains the instant of its creation. So unique ids prevent no second run."""
+    """A unique run id cannot prevent a second run here: with `OnBoth`, the id contains the instant of the run's
+    creation."""
     right = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
     clock = [right]
     both = OnBoth(CronDataIntervalTimetable("0 * * * *", timezone="UTC"), FLIGHTS)

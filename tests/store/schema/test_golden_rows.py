@@ -68,7 +68,7 @@ GOLDEN: list[tuple[str, Reader, Reader, Any, str]] = [
 
 
 def _with_newer_keys(value: Any) -> Any:
-    """Add a key to each object, except objects whose keys are names or arguments of a class."""
+    """Add a key to each object, as a later release may. Leave out objects whose keys are names, such as parameters."""
     if isinstance(value, list):
         return [_with_newer_keys(one) for one in value]
     if not isinstance(value, dict):

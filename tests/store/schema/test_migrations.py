@@ -148,7 +148,7 @@ async def test_two_services_that_start_together_upgrade_once(empty_store_url: st
 
     async def start() -> None:
         async with open_database(empty_store_url) as database:
-            # While one connection switches a new file to WAL, SQLite refuses all others at once.
+            # SQLite refuses all other connections while one connection switches a new file to WAL. So try again.
             patience = timedelta(seconds=30)
             upgraded.append(await retry_while_unavailable(lambda: upgrade(database), patience))
 

@@ -101,7 +101,7 @@ async def test_an_owner_that_was_fenced_can_write_nothing(database: Database) ->
     await _streams(database, 1)
     (mine,) = await _claim(database, "one")
     await _expire(database)
-    # The lease has expired, but nobody has claimed it. So it still proves that nobody else wrote.
+    # The lease has expired, and nobody has claimed the stream. So this owner may still write.
     late = Event("late", source=EventSource((WatcherRef(7, 1),), mine))
     (theirs,) = [fence async for fence in _after(database, late)]
     fenced = Event("fenced", source=EventSource((WatcherRef(7, 1),), mine))
@@ -220,7 +220,10 @@ async def test_an_instance_that_died_long_ago_is_deleted(database: Database) -> 
 
 
 async def test_thousands_of_leases_are_extended_at_once(postgres: Database) -> None:
-    """With 10,000 leases, PostgreSQL once refused heartbeats ("stack depth limit exceeded"). Here its limit is low."""
+    """In an earlier version, PostgreSQL refused to extend 10,000 leases at once: "stack depth limit exceeded".
+
+    Here this limit is low, so that 1,000 leases suffice.
+    """
     fences = [Fence(f"s{number:04}", "me", 1) for number in range(1_000)]
     lost = fences[0]._replace(epoch=2)
     async with postgres.transaction() as session:

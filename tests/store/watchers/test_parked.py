@@ -148,7 +148,7 @@ async def test_the_bytes_are_kept_once_for_all_watchers_and_a_repeat_confirms(
 
 @pytest.mark.parametrize("data", [bytes(range(256)), b'{"key": "\0*"}'], ids=["binary", "nul"])
 async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database, data: bytes) -> None:
-    """Text with a NUL character is shown as Base64, too: a terminal swallows the character."""
+    """Text with a NUL character is shown as Base64 too, because a terminal would drop this character."""
     await _watchers(database)
     async with _writing(database) as writer:
         assert await _store(writer, replace(MESSAGE, data=data)) == [None]
@@ -242,7 +242,8 @@ async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_
 async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """A watcher may move to another consumer group of its topic, where the message has the same key."""
+    """The watcher moves to another consumer group of the topic and parks the message there again, under an equal
+    key."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await add_stream(database, other)
@@ -258,7 +259,8 @@ async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
 async def test_a_stored_message_that_was_parked_in_another_stream_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """Such bytes once stayed. They counted towards the bound, and nobody could discard them."""
+    """In an earlier version, the message's bytes stayed after it was discarded, and counted towards the bound for
+    ever."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     async with _writing(database) as writer:
@@ -467,7 +469,8 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
 
 
 async def test_a_message_that_is_kept_twice_at_once_is_kept_for_both(database: Database) -> None:
-    """A message may be broadcast again while the database is away. Its two copies count once towards the bound."""
+    """While the database is away, a message may be broadcast again. Both copies are answered, and count as one
+    message."""
     await _watchers(database)
     async with _writing(database, ParkedBounds(max_messages=2)) as writer:
         assert await _store(writer, _kept(0), _kept(1), _kept(1), _kept(0)) == [None] * 4
@@ -512,7 +515,7 @@ async def test_newly_parked_messages_leave_less_room_for_stored_ones(
 async def test_a_group_reads_the_usage_once_and_not_for_each_message(
     database: Database,
 ) -> None:
-    """Otherwise the thousandth parked message would take a thousand times as long as the first."""
+    """If each message read the usage, the thousandth message would take a thousand times as long as the first."""
     await _watchers(database)
     steps: list[Step | Announcement] = []
     usage = ParkedUsage()
@@ -656,7 +659,7 @@ async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_par
 
 
 async def test_a_text_that_no_database_takes_is_refused_alone(database: Database) -> None:
-    """Such a text once ended the task that stores messages, and with it the service."""
+    """In an earlier version, such a text ended the task that stores messages, and with it the service."""
     await _watchers(database)
     async with _writing(database) as writer:
         good, bad = await _store(writer, _kept(0), replace(_kept(1), lane="half \ud800"))
@@ -667,7 +670,8 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
 async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
-    """The previous stream's owner may not know of the move yet, and lanes of two queues may have the same names."""
+    """The former stream's owner may not know yet that the watcher has moved. Lanes of the two queues may have equal
+    names."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await _move(database, 1, other)

@@ -117,7 +117,8 @@ async def test_the_owner_stores_the_reemission_and_ends_the_request(watched: Dat
 
 
 async def test_a_position_that_is_not_json_is_refused_alone(watched: Database) -> None:
-    """A plugin's `get_position` may return bytes. This once ended the task that stores all streams' positions."""
+    """A plugin's `get_position` may return bytes. In an earlier version, this ended the task that stores all
+    positions."""
     answers: list[Exception | None] = []
     async with anyio.create_task_group() as tasks:
         writer = PositionWriter(watched, on_fenced=lambda _: None)
@@ -147,9 +148,9 @@ async def test_requests_for_a_watcher_go_with_it(watched: Database) -> None:
 async def test_a_former_stream_ends_no_place_in_the_one_that_its_watcher_has_moved_to(
     watched: Database,
 ) -> None:
-    """Two consumer groups of a topic have the same lanes. Here they are two streams.
+    """The streams are two consumer groups of one topic, so they have equal lanes.
 
-    The previous stream once deleted the watcher's position in the new stream, and with it the backlog.
+    In an earlier version, the former stream deleted the position that the watcher had in its new stream.
     """
     other = Fence("other", "another", 1)
     await add_stream(watched, other)

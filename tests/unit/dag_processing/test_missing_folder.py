@@ -77,7 +77,7 @@ async def test_a_folder_that_goes_while_it_is_watched_retires_nothing(
         assert error["file"] == str(full)
         assert "No such file or directory" in error["reason"]
         assert await in_force(database) == ALL
-        # The change of another file proves that the folder was scanned meanwhile.
+        # A new file is found, so the folder was scanned in the meantime.
         full.mkdir()
         (full / "new.py").write_text(OTHER.replace("other", "new"))
         await until(database, Dag, lambda rows: {"new"} <= {row.dag_id for row in rows})
@@ -152,7 +152,7 @@ async def test_a_file_found_broken_while_another_was_out_of_sight_is_read_again(
 async def test_a_folder_that_is_deleted_and_made_anew_is_watched_again(
     database: Database, full: Path
 ) -> None:
-    """The new folder is made at once, so it may get the deleted folder's inode. Then the two folders look the same."""
+    """The new folder may get the inode of the deleted folder, and then looks like the same folder."""
     async with processing(database, full):  # scanned every hour
         for name in ("first", "second"):
             shutil.rmtree(full)

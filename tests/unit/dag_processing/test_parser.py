@@ -268,7 +268,7 @@ async def test_a_stream_with_a_bookmark_whose_name_is_no_text_breaks_only_its_wa
         ("from triggerer import DAG\nd = DAG('d', params={'n': 1 << 70})\n", None, "64 bits"),
         ("\nraise KeyboardInterrupt\n", 2, "KeyboardInterrupt"),
         ("import asyncio\nraise asyncio.CancelledError('late')\n", 2, "CancelledError: late"),
-        # Python represents a name that is not UTF-8 in this way.
+        # Python decodes a file name that is not UTF-8 to such a text.
         ("open(b'/caf\\xe9'.decode('utf-8', 'surrogateescape'))\n", 1, "/caf\\udce9"),
         ("raise ValueError('\\0')\n", 1, "ValueError: \\x00"),
         ("class E(Exception):\n    def __str__(self): 1 / 0\nraise E\n", 3, "ZeroDivisionError"),

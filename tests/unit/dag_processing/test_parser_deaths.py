@@ -209,7 +209,7 @@ async def test_a_file_that_ended_parsers_is_read_alone_until_it_is_mended(tmp_pa
         assert "SIGTERM" in (await read()).errors[0].reason
         others = parsers.pid
         tries = len((tmp_path / "tries").read_text())
-        # For an unchanged file that is known to end its parser, one try is enough.
+        # The unchanged file has ended its parser before. So it gets one try only.
         assert (await read()).is_broken
         assert len((tmp_path / "tries").read_text()) == tries + 1
         bad.write_text("x = 1\n")
@@ -307,7 +307,7 @@ async def test_a_parser_that_is_to_end_leaves_nothing_that_a_file_has_detached(
 async def test_the_result_of_an_older_version_does_not_count_for_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parser had read the file while the request for the newer version was on its way."""
+    """The parser reads the file before it receives the request to read the newer version."""
     ours, theirs = await Channel.open()
     child = Mock(channel=ours, pid=1, returncode=0, supervise=AsyncMock(), aclose=AsyncMock())
     monkeypatch.setattr(ChildProcess, "start", AsyncMock(return_value=child))

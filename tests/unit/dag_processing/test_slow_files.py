@@ -102,7 +102,8 @@ async def test_a_slow_file_that_is_deleted_is_not_waited_for(
     async with processing(database, folder, file_timeout=timedelta(seconds=4)):
         assert are_closed(await every(database, Stream))
         (folder / "b.py").unlink()
-        # The parser keeps reading the deleted file until `file_timeout`. But the store gets no error for this file.
+        # The parser keeps reading the deleted file until `file_timeout`. But the file is gone, so no error is stored
+        # for it.
         await until(database, Stream, are_open)
         assert [row.path for row in await every(database, DagFile)] == ["a.py"]
 

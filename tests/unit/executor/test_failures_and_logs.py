@@ -64,7 +64,7 @@ def test_an_error_shows_the_users_lines_only_with_what_caused_it(tmp_path: Path)
 
 
 def test_an_error_that_many_others_led_to_is_shown(tmp_path: Path) -> None:
-    """A function that calls itself in its error handler raises a long chain of errors when the stack is full."""
+    """A function that calls itself in its error handler raises a chain of many errors once the stack is full."""
     source = "def f():\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        f()\n"
     file = tmp_path / "user.py"
     told = explain(failure_of(source, file), tmp_path)
@@ -73,7 +73,7 @@ def test_an_error_that_many_others_led_to_is_shown(tmp_path: Path) -> None:
 
 
 def test_an_error_that_cannot_be_shown_is_named(tmp_path: Path) -> None:
-    # If this error were raised, pytest could not show it either.
+    # Do not raise this error, because pytest cannot show it either.
     error = SyntaxError("s")
     error.text, error.lineno = 5, "x"  # type: ignore[assignment]
     assert explain(error, tmp_path) == "SyntaxError (it cannot be shown: AttributeError)"
@@ -134,7 +134,7 @@ async def test_a_log_that_cannot_be_written_does_not_keep_a_run_from_ending(tmp_
 async def test_a_log_whose_file_system_hangs_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening a pipe for writing hangs while it has no reader, like opening a file on a server that does not answer."""
+    """A pipe without a reader stands for a file on a server that does not answer: opening either for writing hangs."""
     monkeypatch.setattr(log_files, "_PATIENCE_S", 0.2)
     path = tmp_path / "r.log"
     os.mkfifo(path)
@@ -153,12 +153,12 @@ async def test_a_log_whose_file_system_hangs_is_done_without(
         assert await files.tail(str(path)) == ""
         tasks.cancel_scope.cancel()
     assert turns > 5
-    # The server answers again: open both ends of the pipe, for the thread that was left behind.
+    # The server answers again. So open both ends of the pipe, which ends the wait of the thread that was left behind.
     ends = os.open(path, os.O_RDWR)
     monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
     path.rename(tmp_path / "pipe")
     with anyio.fail_after(60):
-        # That thread may write its line into the new file first.
+        # The thread may write its own line into the new file first, so write until ours is the last.
         while not path.exists() or not path.read_text().endswith("run r: failed\n"):
             await anyio.sleep(0.01)
             await files.end(str(path), "r", "failed")

@@ -113,7 +113,7 @@ def test_the_day_is_told_once_and_when_it_changes() -> None:
 
 def test_frames_of_libraries_are_told_at_debug_only() -> None:
     try:
-        json.loads("{")  # the standard library's frames are no installed library's
+        json.loads("{")  # a frame of the standard library, which must stay in the traceback
     except ValueError as error:
         ours = error
     library = compile("def f(g):\n    g()", "/venv/lib/site-packages/aiokafka/client.py", "exec")

@@ -21,8 +21,7 @@ from triggerer.observability import logging_setup, redaction
 from triggerer.observability.logging_setup import set_up_logging
 from triggerer.observability.redaction import redact, redact_text, remember_secret
 
-# Each secret begins with `S3CR`, and no other text of the tests contains `S3CR`. So if a result contains it, a secret
-# was not hidden.
+# Each secret begins with `S3CR`, which occurs nowhere else in these tests. So a result with `S3CR` shows a secret.
 SECRETS = st.text(string.ascii_letters + string.digits + "-._~", min_size=8, max_size=40).map(
     lambda text: f"S3CR{text}"
 )
@@ -186,7 +185,7 @@ def test_no_log_line_shows_a_secret(log_format: str) -> None:
     ["QUJD", "password", "?a", "&token", "://a:", "https://", "a.-", "'password", "sig=", "?", "@"],
 )
 def test_the_time_for_a_long_word_grows_with_its_length_only(word: str) -> None:
-    """Errors quote messages, which may be long, and errors are logged on the event loop."""
+    """An error may quote a long message, and its line is redacted on the event loop."""
     text = f"KeyError: x=@ {word * (8_000 // len(word))}"
     started = time.thread_time()
     redact_text(text)

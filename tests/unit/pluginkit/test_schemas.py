@@ -166,8 +166,8 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     order.at.seconds = 1_800_000_000
     line = proto_message("shop.Order.Line")
     line.sku = "y"
-    # A framed message names its Protobuf type by the type's place in the file: here 1 (`Order`), then 1 and 0 (`Line`,
-    # which is nested in `Order`), then 0, for which a single zero byte stands.
+    # The bytes before a Protobuf value name its type by its place in the file: 1 for `Order`, then 1 and 0 for `Line`,
+    # which is nested in `Order`. A single zero byte stands for place 0, here `First`.
     second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
     assert await decode(
         "protobuf",
@@ -198,7 +198,8 @@ def bill_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 async def test_a_protobuf_file_may_import_what_everybody_has(registry: Registry) -> None:
-    """The serializers register no references for Google's and Confluent's common types."""
+    """Serializers do not register the common types of Google and Confluent as references. The decoder knows these
+    types."""
     serialized = base64.b64encode(bill_file().SerializeToString()).decode()
     made = registry.register("PROTOBUF", "syntax…", serialized=serialized)
     text = (
@@ -380,9 +381,10 @@ async def test_a_registry_that_refuses_or_is_away_is_told_apart(registry: Regist
 async def test_an_answer_that_is_no_registrys_fails_the_message_and_does_not_pass_it(
     registry: Registry, kind: str, page: str
 ) -> None:
-    """After a `ValueError`, a filter rejects the message, because the message can never be read.
+    """The page of a wrong URL says nothing about the message. So the error must not be a `ValueError`, at which a
+    filter rejects the message.
 
-    An earlier version raised `ValueError` here. If the registry's URL led to a web page, all messages were rejected.
+    In an earlier version, a registry's URL that led to a web page made the filters reject all messages.
     """
     registry.page = page
     with pytest.raises(BrokerRefused, match="the schema registry http://127") as error:

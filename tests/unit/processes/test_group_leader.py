@@ -29,12 +29,13 @@ os._exit(7)
 
 @pytest.fixture(autouse=True)
 def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The process groups that were killed. Checks that each group's leader is reaped, and only after the kill."""
+    """A list that gets each process group that is killed. Its leader must not be reaped before the kill, and must be
+    afterwards."""
     numbers: list[int] = []
     killpg = os.killpg
 
     def kill(group: int, number: int) -> None:
-        # Raises if the process is no longer our child, because its number could belong to another process.
+        # Raises if the leader was reaped: then its number could belong to another process.
         os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         numbers.append(group)
         killpg(group, number)

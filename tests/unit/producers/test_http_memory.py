@@ -87,7 +87,7 @@ def test_a_document_is_known_by_its_version() -> None:
         keys.append(delivery.key)
     assert len(set(keys)) == 3
     assert take(memory, "a") == []
-    # In a new memory without a state, equal content is another version.
+    # Without a state, a new memory cannot know the versions. So even equal content gets another key.
     (fresh,) = take(document(), "a")
     assert fresh.key not in keys
 
@@ -112,13 +112,13 @@ def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -
     memory.settle(up)
     delivered = [up, *take(memory, "down"), *take(memory, "gone")]
     state = orjson.loads(orjson.dumps(memory.dump()))
-    # The version that was delivered last comes again with its key, because its event may be missing.
+    # The last delivered version may have no event yet, so it comes again with its key.
     (again,) = take(Memory.restore("s", state, is_document=True), "gone")
     assert again.key == delivered[-1].key
-    # Any other content is a new version, even if an earlier version had this content.
+    # Any other content is a new version, and gets a new key, even if an earlier version had this content.
     for content in ("up", "down", "other"):
         successor = Memory.restore("s", state, is_document=True)
-        # With validators, the server could answer "not modified" for "up", and "up" would not be delivered.
+        # A successor sends no validators: the server could answer "not modified" for "up", which must be delivered.
         assert successor.validators is None
         (other,) = take(successor, content)
         assert other.key not in {one.key for one in delivered}
@@ -162,7 +162,7 @@ def test_the_oldest_keys_give_way_and_never_those_that_are_shown() -> None:
         assert len(memory.known) <= MOST_KNOWN
     assert take(memory, *shown) == []
     assert len(orjson.dumps(memory.dump())) < MAX_STATE_BYTES
-    # A forgotten item comes under its former key, which the store knows.
+    # An item that was forgotten comes again under its first key, so the store recognises it.
     (forgotten,) = take(memory, *shown, "n0")
     assert forgotten.key == "s/" + found("n0")[0].digest
 

@@ -190,7 +190,7 @@ def test_each_message_is_in_exactly_one_range_whatever_happens_to_the_log(steps:
             case "delete":
                 log.first = max(log.first, min(number, len(log.entries)))
             case "cut":
-                # A new leader never lacks what retention has deleted.
+                # A cut removes nothing before `first`, which is where retention has deleted.
                 del log.entries[max(number, log.first) :]
                 log.epoch += 1
             case "lead":
@@ -213,7 +213,7 @@ def test_each_message_is_in_exactly_one_range_whatever_happens_to_the_log(steps:
 
 
 class FakeCluster:
-    """What `LogEnds` would return, settable by a test."""
+    """A fake of `LogEnds`, which returns the views that a test has set, or fails as often as a test says."""
 
     def __init__(self, *views: PartitionView) -> None:
         self.views = list(views)

@@ -72,7 +72,7 @@ def test_what_follows_a_failed_message_under_its_key_waits_until_that_has_come_a
     assert ready_ids(in_flight) == []
     in_flight.add(delivery("b", "k", attempt=2))
     assert ready_ids(in_flight) == ["b", "c", "e"]
-    # The service redelivers the messages after a message that was given back.
+    # Pub/Sub delivers "c" again, because it comes after "b", which was given back.
     assert in_flight.add(delivery("c", "k", attempt=2)) is not None
     assert ready_ids(in_flight) == []
     assert {one.message_id: one.ack_id for one in in_flight} == {

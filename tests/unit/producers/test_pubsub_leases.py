@@ -142,7 +142,8 @@ def test_old_hold_times_count_less() -> None:
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """If extensions come in time, a lease ends only if it is released, is lost, or reaches `max_extension_s`."""
+    """A lease whose extensions come in time ends in three cases only: it is released, is lost, or reaches
+    `max_extension_s`."""
 
     @initialize(deadline_s=st.integers(10, 600))
     def begin_all(self, deadline_s: int) -> None:
@@ -172,7 +173,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(part=st.floats(0.0, 1.0), fails=st.booleans())
     def work(self, part: float, fails: bool) -> None:
-        """Time goes on, and the thread does at each moment what falls due; a call may fail."""
+        """Let time pass, and do what falls due at each instant, as the thread does. If `fails` is true, one
+        extension fails."""
         end = self.now + part * self.deadline_s
         while (at := self.leases.next_at()) is not None and at <= end:
             self.now = max(self.now, at)

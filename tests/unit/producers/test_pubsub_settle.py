@@ -34,7 +34,7 @@ class Client:
 
     def __init__(self, answer: _Answer = _take) -> None:
         self.transport = self
-        """Acknowledgements go past the client, to its transport."""
+        """The settler sends acknowledgements by the client's transport, which is this object itself."""
         self.requests: list[list[str]] = []
         self._answer = answer
 
@@ -114,7 +114,7 @@ async def test_only_what_may_be_taken_later_is_sent_again() -> None:
         tasks.start_soon(ack, out, "a", "b")
         tasks.start_soon(ack, out, "c")
         tasks.start_soon(ack, out, "d")
-    # `a` and `d` are not named, and the error may be gone at a repeat.
+    # The answer does not name `a` and `d`, and the error of `c` may pass. Only `b` is refused for good.
     assert client.requests[0] == ["a", "b", "c", "d"]
     assert client.requests[1] == ["a", "c", "d"]
 
@@ -142,7 +142,7 @@ async def test_an_id_is_not_sent_again_once_its_lease_is_over() -> None:
 
     client = Client(answer)
     async with sending(client) as out:
-        # Nothing is raised, because the message comes again.
+        # The lease is over, so the message comes again. `ack` raises nothing.
         await ack(out, "a", leased_s=0.0)
     assert client.requests == [["a"]]
 

@@ -54,11 +54,11 @@ async def test_an_order_follows_its_message_to_whoever_holds_it_now() -> None:
     delivery = delivery_by(link)
     known.add(delivery)
     order = SettleRequest(delivery, Settlement.COMPLETE, lambda: None)
-    # While the order is on its way to the link, the message comes again to another holder.
+    # The message comes again to another holder before the link receives the order to settle it.
     delivery.come_again(delivery_by(elsewhere))
     link.add_settle_requests([order])
     assert elsewhere.orders == [order]
-    # An order that the link has, and can no longer carry out, follows its message too.
+    # An order that the link can no longer carry out also goes to the message's new holder.
     link.add_settle_requests(
         [other := SettleRequest(delivery_by(link, 2), Settlement.COMPLETE, lambda: None)]
     )
@@ -94,7 +94,7 @@ async def test_what_is_behind_a_failed_message_of_a_session_is_given_again_behin
     link.closed = True
     link.drop_all()
     assert known.find(open_.key) is None
-    # The watchers resolve the last message only now, when the broker will already deliver it again.
+    # The watchers resolve `open_` only now. The link is closed, so the broker delivers the message again.
     link.add_settle_requests([SettleRequest(open_, Settlement.COMPLETE, lambda: None)])
     for delivery in (failed, done, open_):
         assert known.find(delivery.key) is None

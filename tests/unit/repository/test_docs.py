@@ -123,7 +123,7 @@ async def test_python_examples_are_dag_files_without_errors_and_warnings(tmp_pat
     for example in shown:
         (tmp_path / f"{example.name}.py").write_text(example.text)
     parsed = await parse_once(tmp_path)
-    # Check each file separately, because two pages may use one name for different assets.
+    # Two pages may use one name for different assets, so check each file alone.
     problems = {file.path: [*map(str, (*file.errors, *file.warnings))] for file in parsed.files}
     assert problems == {f"{example.name}.py": [] for example in shown}
 

@@ -50,7 +50,7 @@ def imports_of(package: str) -> dict[str, set[str]]:
 
 
 def test_every_folder_of_modules_is_a_package() -> None:
-    """Without an __init__.py, no rule sees the folder: neither these nor import-linter's."""
+    """A folder without an __init__.py would escape all rules, these and import-linter's."""
     data = {"triggerer/demo/dags", "triggerer/store/schema/migrations/versions"}  # loaded by path
     folders = {path.parent for package in OURS for path in (ROOT / package).rglob("*.py")}
     missing = {

@@ -1,4 +1,4 @@
-"""The run of a partition key starts after the DAG's quiet period, and not much later if the clock was set back."""
+"""The run of a partition key starts after the DAG's quiet period. A clock that is set back delays it little."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_does_not_wait_until_it_has_caught_up(
     at_home = dag.dag
     dag.run(MIDNIGHT + 3_650 * DAY)
     ahead = dag.dag
-    # The DAG before the jump, but with the values that were stored while the clock was ahead.
+    # Restore the DAG of before the jump, but keep the values that were stored while the clock was ahead.
     dag.dag = replace(
         at_home, stored_info=ahead.stored_info, last_run_at=ahead.last_run_at, now=at_home.now
     )
@@ -148,7 +148,7 @@ def test_hourly_becomes_daily_and_goes_on(
 ) -> None:
     dag = Dag(host, OnTime(HOURLY), start=MIDNIGHT - DAY, catchup=catchup, max_active_runs=99)
     assert dag.run(MIDNIGHT)[-1] == MIDNIGHT - HOUR
-    # The daily timetable's next run would be due at the instant of a run that exists.
+    # The daily timetable's next run would be due at MIDNIGHT, the instant of the last hourly run.
     before = DagRunInfo(MIDNIGHT, DataInterval(MIDNIGHT - DAY, MIDNIGHT))
     dag.dag = replace(dag.dag, schedule=OnTime(daily), stored_info=before)
     assert dag.run(MIDNIGHT) == []
@@ -188,7 +188,7 @@ def test_paused_over_fires_and_resumed_there_is_one_run_at_most_and_then_the_com
 def test_a_fire_that_was_missed_while_no_scheduler_ran_is_made_late(
     host: time_machine.Traveller,
 ) -> None:
-    """Asked late, the timetable only looks ahead, so its earlier answer counts."""
+    """The timetable looks only ahead. So the scheduler must use the answer that the timetable gave before the fire."""
     dag = Dag(host, OnTime(AT_SIX), start=MIDNIGHT)
     assert dag.run(MIDNIGHT) == []
     assert dag.run(MIDNIGHT + 9 * HOUR) == [MIDNIGHT + 6 * HOUR]
@@ -430,9 +430,9 @@ def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
 def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
     host: time_machine.Traveller,
 ) -> None:
-    """The stored next run has no partition key: the key is computed from the data interval when the run is created.
+    """The DAG has no start date and no run, so its next run is stored before it is due, without a partition key.
 
-    Because the DAG has neither a start date nor a run, its next run is stored before the run is due.
+    When the run is created, the key is computed from its data interval.
     """
     daily = CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d")
     dag = Dag(host, OnTime(daily))

@@ -107,7 +107,7 @@ async def test_an_item_that_is_refused_is_found_and_the_others_keep_their_order(
     numbers = Numbers(refuse)
     numbers.submit_nowait(1, 2, 3, 6, 7, 8)
     await until_idle(numbers)
-    # -7 is written instead of 7, which was refused.
+    # 7 was refused, and -7 is written in its place. 2 has no such replacement.
     assert [one for group in numbers.written for one in group] == [1, 3, 6, -7, 8]
     assert numbers.refused == [2, 7]
     assert numbers.failures == []

@@ -154,8 +154,7 @@ async def supervised(
     async with service.manager:
         yield service
         is_over = True
-    # A manager that ends on its own cancels the test's block, so the test's checks do not run. Without this assertion
-    # the test would pass.
+    # If the manager cancels the block, the test's checks do not run. This assertion then fails the test.
     assert is_over, "the manager was cancelled from within"
 
 

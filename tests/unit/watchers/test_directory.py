@@ -248,7 +248,7 @@ async def test_a_file_that_one_rejects_and_another_fails_stays_and_comes_again(
         failing = await streams.add(Failing(tmp_path, "a", poke_interval=QUICK))
         (tmp_path / "a").touch()
         await until(lambda: failing.error is not None)
-        # Its sibling alone is left, and is given the file again.
+        # Only the sibling runs now. It gets the file again, and rejects it.
         await until(lambda: (tmp_path / ".rejected").exists() and not claims(tmp_path, "a"))
         assert len(list((tmp_path / ".rejected").iterdir())) == 1
 

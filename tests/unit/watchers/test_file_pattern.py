@@ -150,7 +150,7 @@ async def test_symbolic_links_are_remembered_as_what_they_lead_to_and_never_move
 async def test_a_file_that_the_service_may_not_read_fires_all_the_same(
     tmp_path: Path, claim: str
 ) -> None:
-    # The watcher looks only at the file's name. The run may have other rights.
+    # The watcher reads only the file's name, not its content. The run that reads the content may have other rights.
     (tmp_path / "a.csv").write_text("x")
     (tmp_path / "a.csv").chmod(0)
     async with StreamHarness() as streams:
@@ -427,7 +427,7 @@ def test_the_marker_of_a_move_that_never_came_about_is_deleted_in_time(
     file.path.unlink()
     found = pending(tmp_path)
     assert (found.moved, list(found.intended.values())) == ([], [file.key])
-    # From now on the marker counts as too old for a move that is still under way.
+    # From here on, any marker counts as older than a move may take.
     monkeypatch.setattr(moving, "_STALE_NS", 0)
     assert pending(tmp_path) == Pending()
     assert markers(tmp_path) == []

@@ -1,7 +1,7 @@
 """One attempt of a task that writes to each kind of target: `python -m tests.worker.output.crashing JSON`.
 
-The JSON has a token. It may have a point, one of `POINTS`, at which the attempt kills itself and its JVM. An attempt
-without a point writes 100 rows with the token to every target.
+The JSON contains a token, and perhaps a point (one of `POINTS`). At this point the attempt kills itself and its JVM.
+Without a point, the attempt writes 100 rows with the token to each target.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ def _kill() -> NoReturn:
 
 
 def _plant(point: str | None) -> Callable[[str], None]:
-    """Make the attempt kill itself at this point. Outside the writers, the caller calls the returned function."""
+    """Make the attempt kill itself at this point.
+
+    Returns a function that the caller calls with the name of each point outside the writers.
+    """
 
     def mark(name: str) -> None:
         if name == point:

@@ -87,7 +87,7 @@ def test_a_repeat_writes_nothing_a_second_call_does_and_so_does_a_cleared_run(
     repeat = try_again()
     assert target.write(repeat, rows) == "was_there"
     assert target.count() == 10
-    # The first try made only one call, as if it had died then. So the second call of its repeat writes rows.
+    # The first try made one call. So the repeat's second call has no predecessor, and writes rows.
     assert target.write(repeat, spark.range(5)) == "written"
     assert target.count() == 15
     third = try_again()
@@ -115,7 +115,7 @@ def test_a_former_attempt_writes_nothing_at_its_start_and_at_the_commit(
 def test_of_two_attempts_that_are_alive_at_once_one_writes(
     spark: Any, target: Target, try_again: TryAgain
 ) -> None:
-    """The first attempt asks whether it may commit. Before the answer, which is yes, the second attempt writes."""
+    """The second attempt writes while the first attempt asks whether it may commit. The answer is yes nevertheless."""
     assert target.write(try_again("0" * 32), spark.range(1)) == "written"
     second: list[str] = []
     # Delta's own commit decides, so Delta's writer asks only at its beginning.

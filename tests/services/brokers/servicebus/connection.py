@@ -285,7 +285,10 @@ class Peer:
             link.close()
 
     def _drop(self, outlet: Outlet) -> None:
-        """Forget a link that is gone. Its messages stay locked until their locks end; its session is free at once."""
+        """Forget a link that is gone. Its session is free at once, with the unsettled messages.
+
+        Without a session, the link's messages stay locked until their locks end.
+        """
         if outlet in self.outlets:
             self.outlets.remove(outlet)
         if outlet.session_id is not None:
@@ -373,8 +376,8 @@ class Peer:
         delivery.settle()
 
     def _enqueue(self, address: str, data: bytes) -> None:
-        # A batch has its own message format, but Proton does not expose the format. So look into the data: each data
-        # section of a batch is an encoded message.
+        # A batch has its own message format, which Proton does not expose. So inspect the data: if each data section is
+        # an encoded message, the message is a batch.
         for entity in self.server.namespace.targets(address):
             for one in _messages_in(data):
                 management.enqueue(entity, one)

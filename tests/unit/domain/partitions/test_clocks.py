@@ -85,7 +85,7 @@ def test_a_run_waits_for_exactly_the_parts_that_a_timetable_makes(
     assert mapper.canonical_upstream(made) in needed
     assert needed == {mapper.canonical_upstream(key) for key in needed}
     assert {mapper.to_downstream(key) for key in needed} == {run}
-    # The timetable makes each of the parts.
+    # Each key that the run needs is a key that the timetable produces.
     part = sorted(needed)[number % len(needed)]
     begins = datetime.fromisoformat(part)
     begins = begins if begins.tzinfo else begins.replace(tzinfo=zone)
@@ -134,9 +134,9 @@ def roll_up_of_hours(zone: object, input_format: str, **options: object) -> Roll
 def test_a_day_starts_with_the_hours_of_an_hourly_timetable(
     zone: str, day: str, style: str
 ) -> None:
-    """On this day the clocks skip the beginning of an hour, so an hourly timetable has no tick in that hour.
+    """On this day clocks skip the beginning of an hour, so an hourly timetable has only 23 ticks.
 
-    The day must not wait for the hour's key.
+    The day must not wait for the key of the hour without a tick.
     """
     timetable = CronPartitionTimetable("@hourly", timezone=zone, key_format=style)
     tick = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)) - timedelta(seconds=1)
@@ -180,9 +180,9 @@ def test_an_hour_and_a_day_that_the_clock_skips_never_run_for_want_of_parts() ->
 @pytest.mark.parametrize(
     ("zone", "keys"),
     [
-        # The timetable's day begins with the second midnight, a mapper's with the first.
+        # Midnight occurs twice. The timetable's day begins with the second midnight, a mapper's day with the first.
         ("America/Havana", ["2024-11-03T00-0400", "2024-11-03T00-0500", "2024-11-03T04+0000"]),
-        # The day begins at one o'clock, which is midnight by the offset before.
+        # Midnight is skipped. The day begins at one o'clock, which is midnight by the offset of the day before.
         ("America/Santiago", ["2024-09-08T01-0300", "2024-09-08T00-0400", "2024-09-08T04+0000"]),
     ],
 )

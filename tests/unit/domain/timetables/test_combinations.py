@@ -171,7 +171,7 @@ def test_consecutive_is_to_any_instants_what_data_intervals_are_to_cron() -> Non
 
 def test_delayed_runs_later_for_the_same_interval() -> None:
     late = Delayed(CronDataIntervalTimetable("@daily", timezone="UTC"), 3 * HOUR)
-    # At 01:00, the run that was due last is the one of yesterday 03:00.
+    # At 01:00, the newest due run is the one of 03:00 on the previous day.
     assert ask(late, "2026-03-10 01:00") == ("03-09 03:00", "03-08 00:00", "03-09 00:00")
     assert ask(late, "2026-03-10 03:00") == ("03-10 03:00", "03-09 00:00", "03-10 00:00")
     assert ask(late, "2026-03-10 01:00", ("2026-03-09", "2026-03-10"))[0] == "03-11 03:00"
@@ -189,7 +189,7 @@ def test_delayed_runs_later_for_the_same_interval() -> None:
     ids=lambda timetable: type(timetable).__name__,
 )
 def test_a_delay_that_is_longer_than_an_interval_drops_no_run(timetable: Timetable) -> None:
-    """In an earlier version, each run in the delay counted as missed: with two hours, every second run was dropped."""
+    """In an earlier version, runs that were due within the delay counted as missed, and were dropped."""
     late = Delayed(timetable, 2 * HOUR + timedelta(minutes=30))
     free = TimeRestriction(None, None, catchup=False)
     with time_machine.travel(at("2026-03-10 01:00"), tick=False) as clock:
@@ -363,7 +363,8 @@ moments = st.integers(0, 400 * 1440).map(lambda n: at("2025-12-01") + n * timede
 
 
 def named(timetable: HasTicks, moment: datetime) -> bool:
-    """Return whether a combination names the moment, by a second, independent definition."""
+    """Return whether a combination names the moment, by a definition that shares no code with `is_due_at` of
+    combinations."""
     match timetable:
         case AnyOf():
             return any(named(one, moment) for one in timetable.timetables)

@@ -138,7 +138,7 @@ def test_without_catch_up_the_last_run_that_was_missed_is_made_and_with_it_all_a
         ]  # fmt: skip
         named = keys(daily, None, 2, catchup=False)
     assert late == [[14, 15, 16], [10, 11, 12]]
-    # The run was due an hour ago, less than a tenth of a day.
+    # The first run was due an hour ago. It is still created, because an hour is less than a tenth of a day.
     assert named == [f"{14 + offset}", f"{15 + offset}"]
 
 
@@ -157,7 +157,7 @@ def test_after_a_change_of_the_schedule_it_goes_on_behind_what_was_run() -> None
     ((last, _),) = chain(before, MONDAY, 1)
     after = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1, key_format="%d. %H")
     ((info, key),) = chain(after, None, 1, last=last.data_interval)
-    # The hour from midnight has the logical date of the last run.
+    # The last run was for the partition of midnight, so the next one is for the hour after that.
     assert (info.run_after, key) == (MONDAY + 2 * HOUR, "09. 01")
     elsewhere = CronPartitionTimetable("30 * * * *", timezone="UTC", run_offset=-1)
     ((info, key),) = chain(elsewhere, None, 1, last=last.data_interval)

@@ -105,7 +105,7 @@ def test_a_clock_that_jumps_decades_costs_no_more_than_a_second(
     info = ask(timetable, at("2026-07-01"), last, FREE)
     assert info is not None
     assert info.run_after > at("2026-06-30")
-    # With catch-up it is one step at a time.
+    # With catch-up, the timetable moves one step at each call.
     catching_up = TimeRestriction(at("1990-01-01"), None, catchup=True)
     for _ in range(3):
         info = ask(timetable, at("2026-07-01"), last, catching_up)
@@ -120,7 +120,7 @@ def test_a_clock_that_jumps_decades_costs_no_more_than_a_second(
 )
 @pytest.mark.parametrize("catchup", [False, True])
 def test_hourly_becomes_daily_and_the_next_run_has_a_date_of_its_own(catchup: bool) -> None:
-    """A change from triggers to intervals, and back, behaves alike."""
+    """Dates also stay unique after a change from triggers to intervals, and from intervals to triggers."""
     start = at("2026-03-01")
     allowed = TimeRestriction(start, None, catchup)
     pairs = [
@@ -226,7 +226,7 @@ def test_intervals_leave_nothing_out_and_repeat_nothing_where_clocks_change() ->
 def test_whenever_a_scheduler_asks_around_a_change_no_run_is_in_the_future_and_made_up_for(
     minutes: int,
 ) -> None:
-    """apache/airflow#70089: the tick "before" the current time lay after that time, or the interval had no length."""
+    """In apache/airflow#70089, the tick before the current time lay after it, or an interval had no length."""
     for zone, change in (("America/New_York", at("2026-03-08 07:00")), ("America/New_York", at("2026-11-01 06:00")),
                          ("Australia/Lord_Howe", at("2026-10-03 15:30"))):  # fmt: skip
         now = change + timedelta(minutes=minutes)
@@ -290,7 +290,7 @@ def test_a_cron_of_years_that_are_over_asks_for_nothing_and_raises_nothing() -> 
     ids=lambda one: type(one).__name__,
 )  # fmt: skip
 def test_a_start_in_another_zone_is_an_instant_like_others(timetable: Timetable) -> None:
-    """In the night of a clock change, adding a day to Paris's clock would add 23 hours."""
+    """Adding a day to Paris's clock in the night of a change would add only 23 hours."""
     start = at("2026-03-28 12:00")
     paris_start = start.astimezone(ZoneInfo("Europe/Paris"))
     last = DataInterval(start, start + HOUR)

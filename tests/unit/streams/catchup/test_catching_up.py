@@ -35,7 +35,8 @@ from triggerer.testing.memory_broker import InMemoryMessage
 
 
 def shown_backlog(scene: Scene, first: int, end: int) -> dict[Any, Any]:
-    """Return what is shown of the backlog from `first` up to `end`: a position of a log, or messages of a queue."""
+    """Return what the runtime shows of a backlog from `first` up to `end`: the position in a log, or a queue's
+    messages."""
     return {0: list(range(first, end)) if scene.is_queue else [scene.broker.identity, first]}
 
 
@@ -298,7 +299,7 @@ async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_el
         manager.add(specs)
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c"] and sink.derived(2) == ["c"])
         scene.publish("d")
-        # More than once: after the first failure nothing is decided yet.
+        # Wait for several deliveries, because the first failure decides nothing yet.
         await sink.until(lambda: scene.opened.count(("well", "d")) > 2)
         assert sink.derived(1) == ["a", "b", "c", "d"]
         assert scene.broker.committed() == 3
@@ -311,7 +312,7 @@ async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_el
     "18: a watcher's position moves past a message when the derived events are durable"
 )
 async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) -> None:
-    """The reader is already further in the log, and must go back to the refused message."""
+    """The store's answer comes late: the reader is past the refused message, and must go back to it."""
 
     class Late(Sink):
         """Answers for events in the next turn of the event loop."""
@@ -490,7 +491,10 @@ async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it
 async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_is_durable(
     scene: Scene,
 ) -> None:
-    """The lane gets no later message, whose advance would delete the row."""
+    """The group ends just before the last event is durable, and the lane gets no later message.
+
+    So no later advance would delete the row.
+    """
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
     context = RuntimeContext(sink, sink, restart_first=0.2, restart_longest=0.2)
@@ -519,7 +523,10 @@ async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_i
 async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_before_all_is_durable(
     scene: Scene,
 ) -> None:
-    """The lane gets no message after "b", so no later advance deletes the row (the simulation's seed 50050)."""
+    """The next group advances "b" before the last event is durable. No message follows "b".
+
+    So no later advance would delete the row (the simulation's seed 50050).
+    """
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
     async with hosting(scene, sink) as (manager, _, _):
@@ -548,7 +555,8 @@ async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_befor
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
-    """The lane tail of the first backlog ends before the broadcasts of the second backlog begin."""
+    """Between two backlogs nobody is behind, and the lane tail keeps no message. The second backlog must not read
+    the first one's lane tail."""
     async with StreamHarness(catch_up=True, persistence="auto") as streams:
         well = await streams.add(scene.watcher("well"))
         sick = await streams.add(scene.watcher("sick"))
@@ -572,10 +580,11 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
-    """A new trigger's positions are read before the trigger is loaded. Meanwhile their rows may be deleted.
+    """The position was read before the new trigger was loaded. Meanwhile the watcher caught up, and the row was
+    deleted.
 
-    If the watcher went back to such a position, the broker would advance past messages that the watcher has not read.
-    No row would name these messages, so a crash would lose them (the simulation's seed 13687).
+    If the watcher went back to this position, no row would name the messages that it has to read again. A crash would
+    lose them (the simulation's seed 13687).
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -673,7 +682,7 @@ async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_eve
 async def test_the_slower_its_filter_the_more_often_one_that_catches_up_gives_way(
     scene: Scene,
 ) -> None:
-    # A filter that computes on the event loop: while it processes a message, no other task runs.
+    # The filter computes on the event loop: while it works on a message, no other task runs.
     scene.ignores = lambda _: time.sleep(0.001) is None
     sink = Sink()
     specs = behind_by(scene, 200, "slow")
@@ -704,7 +713,8 @@ async def test_an_error_is_shown_until_the_next_message_passes(scene: Scene) -> 
 async def test_one_that_fails_now_and_then_is_not_held_up_as_one_that_takes_nothing(
     scene: Scene,
 ) -> None:
-    """A hundred lanes, each with a message that passes and one that fails once: never two failures in a row."""
+    """Each of a hundred lanes has a message that passes and one that fails once. So no two failures follow each
+    other."""
     failed = set[str]()
 
     def fails_once(event: str) -> bool:
@@ -766,7 +776,7 @@ async def test_a_watcher_that_skipped_a_message_and_then_failed_has_not_acked_it
 
 
 class Reassigned(InMemoryProducer):
-    """A producer whose lane went to another consumer and came back: it yields 2, and then begins again with 0."""
+    """A producer whose lane goes to another consumer and comes back. So it yields message 2, and then 0, 1 and 2."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         for offset in (2, 0, 1, 2):
@@ -793,7 +803,7 @@ class ReassignedScene(Scene):
     "18: a watcher gets each message of its backlog once, in order, before any newer message"
 )
 async def test_a_watcher_that_falls_behind_also_receives_later_redeliveries() -> None:
-    """The redeliveries come after the watcher's first failure, and it has passed none of them (seed 904158)."""
+    """After the watcher's first failure, messages 0, 1 and 2 are redelivered. It must get all three (seed 904158)."""
     scene, sink = ReassignedScene(), Sink()
     scene.publish(*range(3))
     scene.fails["sick"] = always

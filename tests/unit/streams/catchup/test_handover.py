@@ -91,7 +91,7 @@ class Living(Watching):
 
 
 class Marked(Breaking):
-    """After the first three messages of a lane come three positions without a message."""
+    """A producer whose lanes have a gap: three positions without a message after the first three messages."""
 
     def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
         identity, offset = super().get_position(broker_payload)
@@ -180,7 +180,7 @@ async def test_one_has_caught_up_where_only_places_without_a_message_are_left(pl
 
 
 async def test_a_position_goes_that_lies_behind_places_without_a_message() -> None:
-    """The broker is never advanced past places without a message."""
+    """The row must go, although the broker is never advanced past the gap at its position."""
     scene, sink = MarkedScene(), Sink()
     scene.fails["sick"] = lambda event: event == "c"
     async with hosting(scene, sink):
@@ -193,9 +193,9 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """The stored position comes after a gap: positions without a message. A new owner does not know of the gap.
+    """The stored position comes after a gap: positions without a message. The new owner does not know the gap.
 
-    In an earlier version, the new owner waited until the broker had advanced past the gap.
+    In an earlier version, the new owner waited for an advance past the gap.
     """
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")
@@ -203,7 +203,7 @@ async def test_another_owner_drops_a_position_behind_places_without_a_message() 
     sink.positions[SICK, "0"] = [scene.broker.identity, 2]
     async with hosting(scene, sink, positions=sink.rows()) as (_, sick, _):
         await sink.until(lambda: sink.derived(SICK) == ["c"] and not sick.catching_up)
-    # The broker does not know of the last advance.
+    # Set the broker back by one message, as if the last advance had not reached it.
     scene.broker.seek(2)
     async with hosting(scene, sink, positions=sink.rows()):
         await sink.until(lambda: sink.derived(WELL) == ["c"])
@@ -223,7 +223,8 @@ async def test_failures_are_stored_of_a_message_behind_places_without_one() -> N
 
 
 async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
-    """The watcher reads the last message from memory, which does not know the positions after that message."""
+    """The watcher reads the last message from the lane tail, which does not contain the positions after that
+    message."""
     scene, sink = MarkedScene(), Sink()
     scene.gates["well", "a"] = anyio.Event()
     context = RuntimeContext(sink, sink, settings=RuntimeSettings(max_outstanding=2))
@@ -244,7 +245,7 @@ async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
 async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
     scene: Lively,
 ) -> None:
-    """A watcher that fell behind at "b" would count as having read "a", which comes again."""
+    """Both messages fail, and "a" comes again. If the watcher fell behind only at "b", it would miss "a"."""
     context = RuntimeContext(scene.sink, scene.sink, restart_first=0.01, restart_longest=0.01)
     scene.fails["sick"] = scene.fails["well"] = lambda event: event == "a"
     async with Manager(context) as manager:
@@ -266,7 +267,7 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
 
 
 def test_a_redelivery_of_an_earlier_message_does_not_adjoin_the_next() -> None:
-    """The lane had been broadcast up to 4 when a watcher fell behind at 2."""
+    """The lane tail begins after message 4. Message 2 comes again, and must not count as the one before 3."""
     lane_tail = LaneTail(["log", 4], most=10)
     lane_tail.append(LogMessage(["log", 2], "c", None), 0)
     assert lane_tail.newest is None
@@ -311,7 +312,8 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
 async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_given_up(
     scene: Lively,
 ) -> None:
-    """One advance has both messages, and no later message comes (the simulation's seed 2619)."""
+    """One advance contains the watcher's last messages and "d", which the broker gives up. No message follows (seed
+    2619)."""
     sink = scene.sink
     scene.broker.max_deliveries = 1
     scene.may_fail.set()
@@ -329,9 +331,10 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(scene: Lively) -> None:
-    """An earlier version deleted the position's row before the redelivery (the simulation's seed 2619).
+    """A sick watcher reads "a" while it catches up. When "a" is redelivered, the watcher counts as having acked it.
 
-    Then the message failed for all watchers, until the broker gave it up.
+    In an earlier version, its row was gone by then. So the message failed for all, until the broker gave it up (seed
+    2619).
     """
     sink = scene.sink
     scene.broker.max_deliveries = 2
@@ -376,7 +379,7 @@ def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> 
         watcher = WatcherRef(watcher_id, 0)
         backlogs.fall_behind(watcher, 0, ["log", 3], fence, now, lambda _: None)
     backlogs.mark_advanced(0, ["log", 7])
-    # The broker has delivered these messages twice.
+    # The broker has redelivered messages, so an earlier position is advanced later.
     backlogs.mark_advanced(0, ["log", 5])
     assert backlogs.advanced_to == {0: ["log", 7]}
     backlogs.mark_advanced(0, ["made anew", 1])
@@ -425,14 +428,14 @@ class Counted(Scene):
         super().__init__()
         self.looks = self.readings = 0
         self.may_tell = anyio.Event()
-        """Set while look-ups may return. A look-up returns the ends as they were at its start."""
+        """While it is set, look-ups return. Each returns the ends of the time at which it began."""
         self.may_tell.set()
 
     def watcher(self, name: str) -> Watching:
         return WatchingCounting(scene=self.name, name=name)
 
     def rows(self, *lanes: str) -> tuple[LanePosition, ...]:
-        """Return the positions of a sick watcher that has read nothing of these lanes."""
+        """Return positions at the beginning of these lanes, for the sick watcher."""
         begin, now = [self.broker.identity, 0], datetime.now(UTC)
         return tuple(LanePosition(SICK, f'"{lane}"', begin, now) for lane in lanes)
 
@@ -477,7 +480,7 @@ async def test_one_that_is_behind_in_a_lane_that_was_made_anew_and_is_empty_has_
 async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An earlier version did not look up the end again while the watcher waited for its next message (seed 902532)."""
+    """The end must be looked up again if the watcher falls behind during a look-up (seed 902532)."""
     monkeypatch.setattr("triggerer.streams.catchup.reading.backlog_reader._IDLE_S", 0.02)
     scene, sink = Counted(), Sink()
     scene.may_tell = anyio.Event()

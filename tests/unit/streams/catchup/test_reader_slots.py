@@ -32,7 +32,7 @@ class WithEndsThatFail(Breaking):
 
 
 class Slow(WithoutEnds):
-    """Each reading opens a connection, which takes far longer than an idle reader keeps its slot."""
+    """A producer that connects for each reading. This takes ten times as long as an idle reader keeps its slot."""
 
     async def read_lane(self, lane: Hashable, position: Any) -> AsyncIterator[Any]:
         await anyio.sleep(10 * IDLE_S)
@@ -87,7 +87,8 @@ async def member(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterat
 async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_reading(
     scene: SceneWithoutEnds, producer: type[Breaking], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an earlier version eight such watchers kept all reader slots, and the ninth read nothing."""
+    """Twenty watchers share eight reader slots. In an earlier version, the first eight kept the slots at the ends of
+    their lanes."""
     monkeypatch.setattr(scene, "producer", producer)
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
@@ -103,7 +104,7 @@ async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_rea
 
 
 async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutEnds) -> None:
-    """In an earlier version, a late answer counted as the end of the log. The reader gave up its slot for minutes."""
+    """In an earlier version, the reader took a late answer for the end of the log, and gave up its slot for minutes."""
     scene.producer = Slow
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
@@ -159,10 +160,10 @@ async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
 async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """A lane without a slot asks for a slot after a while.
+    """A lane that gave its slot up asks for a slot again after a while. Two other signals may not come in time:
 
-    It cannot wait for its next message, because the poll has not reached this message. It cannot wait for a free slot,
-    because the readers in the slots may read for hours.
+    - The lane's next message would wake the lane, but the poll may not have reached this message.
+    - A slot that becomes free would do too, but the readers in the slots may read for hours.
     """
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)

@@ -170,8 +170,7 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
         scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(5)]
         await streams.restart(one)
         await streams.quiesce()
-        # The watcher has failed at 3 again, and waits before the next try. The replay does not wait, because it begins
-        # at the earlier message 2.
+        # The watcher fails at 3 and waits before its next try. The replay begins at 2, so it does not wait.
         await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
         await streams.quiesce()
         assert payloads_of(one) == [0, 1, 2, 2]
@@ -185,7 +184,7 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
 
 
 class Kept(Sink):
-    """Stores what a database would: events by key, positions, and the ends of requests unless `ends_are_lost`."""
+    """Stores what a database would: events by key, positions, and the ends of replays (not if `ends_are_lost`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,7 +280,7 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
         await sink.until(lambda: sink.ended == {7})
     scene.fails.clear()
     scene.publish(6)
-    # The broker does not know of the last advances.
+    # Set the broker back, as if its last advances had been lost.
     scene.broker.seek(2)
     async with hosting(scene, sink) as (manager, _):
         await sink.until(lambda: len(sink.events) == 13)
@@ -322,7 +321,11 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
 async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
     scene: Scene,
 ) -> None:
-    """The watcher falls behind at a later message, whose position is stored after the position of the replay."""
+    """The replay's position and a later one, at which the watcher falls behind, become durable after the stream was
+    abandoned.
+
+    So the request has not ended, and the next owner carries it out again.
+    """
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])
@@ -439,7 +442,7 @@ class WatchingFragile(Watching):
 async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_meanwhile(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The position becomes durable under another group, which has not yet broadcast the requested time."""
+    """The position becomes durable when another group runs. That group has not broadcast the requested time yet."""
     monkeypatch.setattr(f"{__name__}.Watching", WatchingFragile)
     Fragile.first[scene.broker] = may_raise = anyio.Event()
     sink = Kept()
@@ -466,7 +469,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
 async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out(
     scene: Scene,
 ) -> None:
-    """The watcher is at 5, and the earlier re-emission ends at 3."""
+    """An earlier replay with `--again` ends at 3, and the watcher is at 5. The new replay begins at 6."""
     sink, log = Kept(), scene.broker.identity
     reemit = Reemission(1, [log, 0], [log, 3])
     sink.rows["0"] = LanePosition(1, "0", [log, 5], datetime.now(UTC), 0, reemit)

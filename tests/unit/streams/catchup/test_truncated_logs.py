@@ -24,7 +24,7 @@ class Used(NamedTuple):
 
 
 class Cut(str):
-    """Like the incarnation in Kafka's positions, it tells which cuts were known."""
+    """An incarnation that also tells which cuts were known, as in Kafka's positions."""
 
     __slots__ = ("used",)
     used: tuple[Used, ...]
@@ -109,7 +109,7 @@ def new_in(in_flight: list[str]) -> list[str]:
 
 
 async def behind_at(scene: Cutting, sink: Sink, stuck_at: str, end: int) -> None:
-    """Have the sick watcher fall behind at a message, and its sibling read on to the end."""
+    """Have the sick watcher fall behind at `stuck_at`, and let its sibling read on to `end`."""
     scene.fails["sick"] = lambda event: event == stuck_at
     scene.publish(*old(0, 10))
     await sink.until(lambda: scene.broker.committed() == 10)
@@ -162,7 +162,10 @@ async def test_a_watcher_that_is_behind_reads_the_new_messages_and_not_the_lost_
 
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
-    """The new messages lie before the position where the watcher went live. An earlier version counted them as read."""
+    """The new messages have lower offsets than the one at which the watcher went live.
+
+    In an earlier version, they counted as read.
+    """
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink) as (manager, *_):
         gate = await live_with_its_row(scene, sink, manager, 20)
@@ -196,7 +199,7 @@ async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 @pytest.mark.parametrize("stands_at", [3, 5, 8, 40])
 async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
-    """A stored position does not tell which cuts were known."""
+    """The log is cut before the service starts, and the stored position does not tell that the cut was unknown then."""
     scene, sink = Cutting(), Sink()
     scene.publish(*old(0, 50))
     scene.broker.seek(4)

@@ -77,11 +77,11 @@ async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> N
             assert len(service.store.waiting) <= settings.max_pending + 1
             assert group.outstanding <= settings.max_outstanding
             assert all(lane.outstanding <= 20 for lane in group.state.lanes)
-            # The ledger drops passed messages only once they are half of its list. So the list may be twice as long as
-            # the bound. The producer, the poll and the filters have a few more messages.
+            # The ledger drops passed messages when they are half of its list, so the list may be twice as long as the
+            # bound. Five more messages may be with the producer, the poll and the filters.
             assert len(Raw.alive) <= 2 * settings.max_outstanding + 5
             most = max(most, len(Raw.alive))
-            # The store confirms one at a time: it lags all the time.
+            # The store confirms only one event in each round, so it stays behind.
             if service.store.waiting:
                 service.store.waiting.pop(0).complete(None)
         assert most > settings.max_outstanding // 2
@@ -154,7 +154,7 @@ async def test_a_message_of_a_paused_lane_waits_with_the_whole_poll(
         source.publish(20, lane=1)
         await service.settle_down()
         assert [one.outstanding for one in group_of(service).state.lanes if one.key == 0] == [4]
-        # `pause_lane` is called twice, because a producer may forget the pause of a reassigned lane.
+        # The runtime calls `pause_lane` again, because a producer forgets the pause of a lane that is reassigned.
         assert source.calls == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
         while source.count(0) < 20:
             assert service.store.waiting

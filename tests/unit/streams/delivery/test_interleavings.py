@@ -165,8 +165,8 @@ async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothin
     upstream: Upstream, name: str
 ) -> None:
     async def shielded(_: object) -> None:
-        # A commit that must not be interrupted. The group's pump awaits it, so the pump continues only after the
-        # filters have ended.
+        # An advance that cannot be cancelled. The group's pump waits for it, and continues only after the filters have
+        # ended.
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.1)
 
@@ -227,8 +227,8 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The store's answer for event 0 becomes overdue while the filter waits for its next event. Event 1 is broadcast
-        # before the filter wakes.
+        # The subscriber fails while its filter waits for the next message. Message 1 is broadcast before the filter
+        # wakes up.
         (subscriber,) = group_of(service).subscribers
         upstream.put(1, lane="other")
         group_of(service).subscribers.fail(subscriber, AckTimeout("late"))
@@ -252,7 +252,7 @@ async def test_nobody_stays_among_the_readers_once_it_has_left(upstream: Upstrea
 async def test_an_event_derived_after_a_rejection_never_makes_an_empty_batch(
     upstream: Upstream,
 ) -> None:
-    """A ready lane waits for another lane's advance. A late event then makes the lane unready again."""
+    """A lane is ready, and waits for another lane's advance. A late event then makes its message unready again."""
     advance, decide = anyio.Event(), anyio.Event()
     sizes: list[int] = []
 
@@ -312,7 +312,7 @@ async def test_a_joiner_is_bounded_by_its_queue_also_where_nobody_was_before(
         (one,) = service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The poll looks for room while the group has no subscriber. Then the member joins again.
+        # The group has no subscriber when the poll looks for room. Then the member joins again.
         upstream.put(*range(1, 10))
         await service.settle_down()
         await service.pass_time(1)
@@ -426,7 +426,7 @@ async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_
             upstream.fail(OSError("broker gone"))
             upstream.put(*range(10))
             await service.pass_time(120)
-        # A filter waits for room only after it has yielded an event. So each start of the filter may add one event.
+        # A filter waits for room only after it has yielded an event. So each start may exceed the bound by one event.
         starts = service.states.count(("one", "running"))
         assert len(service.store.waiting) <= 5 + starts
         service.store.is_automatic = True

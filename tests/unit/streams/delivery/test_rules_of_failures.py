@@ -41,7 +41,7 @@ from triggerer.testing.clock import VirtualClock
 
 
 class Stepping(Acking):
-    """Performs `steps` with each event: "rejects", "derives", or another word to wait for `step`.
+    """A filter that performs `steps` at each event: "rejects", "derives", or any other word to wait for `step`.
 
     The filter with the name "sibling" only waits for `step`.
     """
@@ -157,7 +157,7 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         await streams.sleep(50)
         upstream.put("stuck", lane="other")
         await streams.quiesce()
-        # The look at 60 s, which was planned at the first broadcast, finds this advance under way.
+        # The deadlines are checked at 60 s, because of the first broadcast. The check finds this advance still in time.
         await streams.sleep(69.9)
         assert one.error is None
         await streams.sleep(0.1)
@@ -185,7 +185,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
         (one,) = service.host(mode(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The look at 10 s finds the advance under way.
+        # The deadlines are checked at 10 s, while the advance is under way.
         await service.pass_time(10)
         service.clock.move_to(25)
         answer.set()
@@ -269,7 +269,7 @@ async def test_the_time_that_was_given_once_more_is_no_reason_to_give_more(
         assert (early.error, late.error) == (None, None)
         await service.pass_time(0.1)
         assert isinstance(early.error, AckTimeout)
-        # The event was due at 14 s, and the other subscriber had its full time again.
+        # Without the blocked loop, the event would have been due at 14 s. `late` had its full time again.
         assert isinstance(late.error, AckTimeout)
 
 
@@ -578,7 +578,7 @@ async def test_a_group_that_has_ended_keeps_no_message_though_it_waits_for_the_c
             assert sum(one() is not None for one in kept) == 50
             upstream.fail(ConnectionResetError())
             await streams.quiesce()
-            # The frames of the error's traceback may have one or two.
+            # One or two messages may be alive: in the frames of the error's traceback.
             assert sum(one() is not None for one in kept) <= 2
     finally:
         gc.enable()

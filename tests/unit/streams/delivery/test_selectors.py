@@ -277,7 +277,7 @@ async def test_an_idle_subscriber_neither_overflows_nor_times_out(
         await streams.quiesce()
         assert busy.error is not None
         assert idle.error is None
-        # The idle subscriber does not fail by messages that come while it is the only one, either.
+        # Messages that come while the idle subscriber is alone do not make it fail either.
         await streams.remove(busy)
         upstream.put(*range(1_000, 6_000))
         await streams.quiesce()

@@ -124,7 +124,7 @@ async def test_a_watcher_that_hangs_falls_behind_and_its_sibling_continues_in_al
 async def test_one_that_is_slower_than_its_sibling_by_more_than_half_a_lane_falls_behind(
     any_scene: Scene, bounds: dict[str, int]
 ) -> None:
-    """The slow subscriber never stops: it pulls messages all the time."""
+    """The slow subscriber pulls messages all the time, but more slowly than its sibling."""
     sink = Sink()
 
     class Slow(Watching):
@@ -186,7 +186,7 @@ async def test_no_subscriber_counts_as_slow_while_the_store_is_slow_but_afterwar
         await sink.until(lambda: is_full(manager))
         await some_turns()
         assert slow.subscriber.is_present
-        # The store has room again. No message of this stream has moved meanwhile.
+        # The store has room again, while no message of this stream moves. The check must run again because of the room.
         sink.is_full = False
         sink.has_room.notify_all()
         await sink.until(lambda: ("well", texts(0)[-1]) in any_scene.opened)
@@ -253,7 +253,8 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
 
     sink = Sink()
     any_scene.watcher = lambda name: Busy(any_scene.name, name)  # type: ignore[method-assign]
-    # The slower of two subscribers would be further behind with each message of a backlog.
+    # If the subscribers have different speeds, publish little at once. In a long backlog, the slower one would fall
+    # behind.
     at_once = 80 if turns[0] == turns[1] else 8
     async with two(any_scene, sink, settings(0.0, **bounds)):
         for first in range(0, 80, at_once):
@@ -318,7 +319,8 @@ async def test_a_lone_subscriber_is_waited_for(any_scene: Scene, bounds: dict[st
 async def test_a_sibling_that_is_behind_in_the_lane_itself_waits_for_nobody_until_it_is_live_there(
     any_scene: Scene, first_on: str
 ) -> None:
-    """If the only live subscriber fell behind too, the message would have failed for all, and used up a delivery."""
+    """ "slow" is the only live subscriber. If it fell behind too, the message would have failed for all, and cost a
+    delivery."""
     sink = Sink()
     first, *others = texts(0)
     # "well" falls behind at the first message, and then hangs at it.
@@ -351,7 +353,8 @@ async def test_where_all_others_are_behind_one_that_hangs_costs_its_message_no_d
     kind: type[Watching],
     bounds: dict[str, int],
 ) -> None:
-    """The others have nothing left to read live. The message would fail for all, again and again."""
+    """All others are behind, so no sibling waits for "slow". If it fell behind, its message would fail for all,
+    again and again."""
     monkeypatch.setattr(any_scene, "watcher", lambda name: kind(any_scene.name, name))
     sink = Sink()
     first, *others = texts(0)

@@ -178,8 +178,8 @@ async def test_code_that_holds_the_interpreters_lock_is_found_when_it_lets_go(
     with StallWatch(0.05, seen):
         await anyio.sleep(0.05)
         pattern, length, took, tries = re.compile("(a+)+b"), 18, 0.0, 0
-        # Make the match longer until it takes 0.2 s on this machine. Then repeat the match until the watch sees it. The
-        # watch may get the interpreter's lock too late to see which code held the lock.
+        # Make the match longer until it takes 0.2 s on this machine. Then repeat it until the watch reports it: the
+        # watch may get the interpreter's lock only when the match is over.
         while took < 0.2 or (not seen.begun and tries < 30):
             length += took < 0.2
             tries += took >= 0.2
@@ -255,7 +255,7 @@ async def test_a_callback_that_blocks_is_reported_without_a_task() -> None:
     with StallWatch(THRESHOLD_S, seen):
         await anyio.sleep(THRESHOLD_S)
         with anyio.fail_after(60):
-            # On a loaded machine the watching thread may run too late for one block.
+            # Block several times, because on a loaded machine the watching thread may run too late to see one block.
             while not seen.over:
                 asyncio.get_running_loop().call_soon(time.sleep, 2 * THRESHOLD_S)
                 await anyio.sleep(THRESHOLD_S)

@@ -193,7 +193,7 @@ async def test_a_group_that_ends_while_it_is_drained_is_not_waited_for_and_not_f
             await service.pass_time(120)
             assert not drained.is_set()
             if store_answers:
-                # The store has the derived event now. No advance will follow, because the group has ended.
+                # The derived event is durable now. The group has ended, so no advance will follow, and the drain ends.
                 service.store.complete()
                 await service.settle_down()
                 assert drained.is_set()
@@ -277,7 +277,8 @@ async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watc
 async def test_a_subscriber_that_leaves_in_the_tick_of_its_failure_is_owed_nothing(
     upstream: Upstream, on_purpose: bool
 ) -> None:
-    """Found by the simulation: the subscriber still counted as absent, and all later messages were redelivered."""
+    """In an earlier version, the subscriber then counted as absent for ever, and all later messages were
+    redelivered."""
     settings = RuntimeSettings(ack_timeout=30.0)
     async with supervised(settings) as service:
         leaves, _ = service.host(
@@ -327,7 +328,7 @@ class SideBySide(Acking):
 async def test_a_task_woken_as_the_lease_ended_neither_broadcasts_nor_advances(
     upstream: Upstream, kind: type[Acking], wake: Callable[[Service, Upstream], None]
 ) -> None:
-    """Cancelling reaches a task only at its next wait; another instance may serve the stream by then."""
+    """A cancellation reaches a task only at its next wait. By then, another instance may serve the stream."""
     async with supervised() as service:
         service.store.is_automatic = False
         (one,) = service.host(kind(upstream.name))
@@ -350,8 +351,8 @@ async def test_an_advance_that_was_to_begin_as_the_lease_ended_does_not(upstream
         upstream.put(0)
         await service.settle_down()
         service.store.complete()
-        # At this checkpoint the group's pump starts the task that advances the lane. The task begins one turn of the
-        # event loop later.
+        # In this turn of the event loop, the pump starts the task that advances the lane. The task begins in the next
+        # turn.
         await anyio.lowlevel.checkpoint()
         assert one.key is not None
         service.manager.close_stream(one.key)

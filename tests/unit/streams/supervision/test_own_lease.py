@@ -54,7 +54,7 @@ async def test_nothing_is_broadcast_or_advanced_when_it_is_over(
         upstream.put(2)
         await service.settle_down()
         clock.now = 11.0
-        # 2 is durable too late to be advanced, and 3 is not even shown to a filter.
+        # The event of 2 becomes durable only after the lease, so 2 is not advanced. 3 reaches no filter.
         service.store.complete()
         upstream.put(3)
         await service.settle_down()

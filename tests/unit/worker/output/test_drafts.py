@@ -147,7 +147,7 @@ def test_a_try_that_dies_at_any_step_leaves_no_or_one_output_to_the_next(
         winner = _try_to_write(LocalFiles(), root, "m2")
         assert _visible(root) == _once(winner)
         assert _hidden(root) == [f"{NAME}.json"]
-        # Only the creation of the commit's file, which is the first step, decides.
+        # "m1" wins unless it died before the first step, which creates the commit's file.
         assert winner == ("m2" if fatal == 0 else "m1")
 
 
@@ -193,7 +193,7 @@ def test_two_tries_at_once_leave_one_output_however_their_steps_mix(
         try:
             winners.append(_try_to_write(steps(other), root, "m1"))
         except FileNotFoundError:
-            # The other try has swept the draft of this try before the commit. This try raises, and writes nothing.
+            # The other try deleted this try's draft before its commit. So this try raises, and writes nothing.
             assert moment == 0
         winners.append(_try_to_write(LocalFiles(), root, "m3"))
         assert len(set(winners)) == 1

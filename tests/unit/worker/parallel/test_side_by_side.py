@@ -171,7 +171,7 @@ def test_a_time_limit_that_expires_in_the_last_call_is_a_timeout_of_this_task_on
         thread_time_limit(timedelta(seconds=0.01), lambda: None),
     ):
         time.sleep(0.2)
-    # Each turn would let an exception of the ended limit arrive.
+    # If the ended limit still raised an exception, it would arrive in one of these turns.
     for _ in range(10_000):
         pass
 
@@ -193,7 +193,8 @@ traced()
 
 
 def test_functions_can_be_traced_after_a_time_limit_that_was_not_reached() -> None:
-    """An earlier version withdrew an exception that it had not raised. Traced functions then hang in Python 3.11."""
+    """In an earlier version, traced functions then hung in Python 3.11, because an exception was withdrawn that had
+    not been raised."""
     subprocess.run([sys.executable, "-c", TRACED_AFTER_A_LIMIT], check=True, timeout=60)
 
 

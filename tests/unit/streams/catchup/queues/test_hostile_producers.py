@@ -84,9 +84,11 @@ def scene() -> HostileScene:
 async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
     scene: HostileScene, takes_it: bool
 ) -> None:
-    """The producer raises when it is asked for the key of "bad". In an earlier version, this error ended the service.
+    """The producer raises when it is asked for the key of "bad". So the message is parked under a key with its
+    position.
 
-    If the filter accepts the message, this error is the only reason to park the message.
+    If the filter accepts the message, this error is the only reason for parking it. In an earlier version, it ended the
+    service.
     """
     sink, pending = Sink(), PendingLimit(10)
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it
@@ -106,7 +108,8 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
 async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     scene: HostileScene,
 ) -> None:
-    """All watchers that catch up share a limit on pending events. Events that cannot be submitted must not fill it."""
+    """An event that cannot be submitted must not count towards the limit on pending events, which all watchers
+    share."""
 
     def raise_at_bad(watcher_id: int, payload: Any) -> bool:
         if payload == "bad":
@@ -144,7 +147,8 @@ async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_
 async def test_where_a_message_cannot_be_written_as_bytes_its_lane_waits(
     scene: HostileScene,
 ) -> None:
-    """The producer returns a number instead of bytes, and the store could not tell its length."""
+    """`dump_event` returns a number instead of bytes. So the message cannot be parked until the producer is correct
+    again."""
     sink = Sink()
     scene.keyless.clear()
     scene.dump = len
@@ -224,7 +228,8 @@ async def test_undecided_messages_are_read_in_order_even_without_a_key(
 async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_another_group(
     scene: HostileScene,
 ) -> None:
-    """Both messages have the same number in their groups. An earlier version took them for one message."""
+    """The messages of two groups have equal numbers. In an earlier version, the second replaced the first in the
+    store."""
     sink = Sink()
     scene.is_queue, scene.has_keys = True, False
     scene.keyless.clear()
@@ -249,7 +254,7 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
 async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_on(
     scene: HostileScene,
 ) -> None:
-    """An earlier version raised the error in the task that stores the positions of all streams."""
+    """In an earlier version, this error was raised in the task that stores the positions of all streams."""
     sink = Sink()
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")

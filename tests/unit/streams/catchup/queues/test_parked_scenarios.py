@@ -31,7 +31,8 @@ def aside(sink: Sink) -> list[bytes]:
 async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     any_scene: Scene,
 ) -> None:
-    """Parked messages have row ids, and each group numbers a queue's messages again. Neither number is a position."""
+    """A parked message has a row id, and a queue's message a number in its group. Neither may be stored as a
+    position."""
     scene, sink = any_scene, Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
@@ -70,7 +71,7 @@ async def test_a_message_redelivered_while_it_is_being_stored_is_stored_and_give
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b")
         await sink.until(lambda: bool(sink.delayed_messages))
-        # The connection breaks while the store has not answered. A new group starts, and all messages are redelivered.
+        # The group breaks before the store has answered. The next group receives both messages again.
         scene.is_breaking = True
         sink.release_parked()
         await sink.until(lambda: len([1 for name, _ in scene.opened if name == "well"]) > 2)
@@ -100,7 +101,7 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         scene.fails.clear()
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sink.messages)
-        # The replay names the lane again, although the lane has no stored message left.
+        # Announce the same replay again. The lane has no stored message left, and must not stay behind.
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sick.catching_up)
         scene.publish("e")
@@ -164,7 +165,7 @@ async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene
 
 @pytest.mark.rule("attempts are counted in memory only, so their limit is never reached")
 async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
-    """Each restart allows one attempt. The failures still add up, and reach the limit."""
+    """Each start allows one more attempt. The count of failures must grow from start to start, and reach the limit."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
 
@@ -184,7 +185,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
         await sink.until(lambda: bool(aside(sink)))
         await sink.until(lambda: "c" in sink.derived(1))
     assert aside(sink) == [b'["in memory","b"]']
-    # Once before the stored count is read, and once after a probe has passed.
+    # Two attempts are possible: before the stored count is read, and after a probe has passed.
     assert scene.opened.count(("sick", "b")) <= tried + 2, "the count began again"
     assert failures() > MAX_DELIVERIES
 

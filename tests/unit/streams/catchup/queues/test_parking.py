@@ -81,7 +81,10 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
-    """One message in ten fails, because a service is away. The others are ignored. Nothing is parked."""
+    """A service is away, so the watcher fails each message that it wants. It ignores nine of ten messages.
+
+    Ignored messages do not prove that the watcher works. So nothing is parked.
+    """
     sink = Sink()
     scene.ignores = lambda event: event % 10 != 0
     scene.fails["sick"] = lambda event: True
@@ -142,7 +145,6 @@ async def test_of_one_attempt_in_each_life_all_are_counted_together(scene: Scene
         async with hosting(scene, sink, positions=(row(),)):
             await sink.until(lambda number=number: row().failures >= number)  # type: ignore[misc]
         assert row().failures == number
-    # The tests above check the fate of such a row.
 
 
 @pytest.mark.rule(
@@ -215,10 +217,7 @@ async def test_at_a_bound_the_lane_waits(scene: Scene) -> None:
 async def test_later_messages_of_a_waiting_lane_are_not_derived_with_each_attempt(
     scene: Scene,
 ) -> None:
-    """Each attempt tries only the blocking message.
-
-    In the simulation's seed 254 each attempt also tried the later messages, and a slow store never finished them.
-    """
+    """While a lane waits at a message, each attempt gives the filter this message only (the simulation's seed 254)."""
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
@@ -272,7 +271,7 @@ def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
 async def test_a_lane_waits_at_a_refused_message_although_its_watcher_had_caught_up_before(
     scene: Scene,
 ) -> None:
-    """The refusal begins another catch-up, which does not read later messages at each attempt (seed 118)."""
+    """After the refusal the watcher is behind again. Each attempt reads only the refused message (seed 118)."""
     sink = AnsweringLate()
     positions = at_first(scene, sink)
     async with hosting(scene, sink, "sick", positions=positions) as (_, sick):
@@ -297,7 +296,7 @@ async def test_a_lane_waits_at_a_refused_message_although_its_watcher_had_caught
 async def test_a_waiting_lane_that_is_recreated_is_read_from_its_beginning(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The awaited answer is about a message of the old lane, and is ignored."""
+    """The late answer is about a message of the deleted lane, and must not count for the new lane."""
     monkeypatch.setattr("triggerer.streams.catchup.reading.handover._LOOK_UP_ENDS_EVERY_S", 0.0)
     sink = AnsweringLate()
     positions = at_first(scene, sink)
@@ -366,7 +365,7 @@ async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene)
         await sink.until(lambda: list(sink.messages) == [2])
         assert sink.derived(1) == ["a", "d", "b"]
         assert aside(sink) == [(1, b'["in memory","c"]')]
-        # A replay without messages leaves no state.
+        # Announce the replay again, although no message is left to replay. This must have no effect.
         manager.replay_parked(sick, sink.stored_backlogs())
         scene.publish("e")
         await sink.until(lambda: sink.derived(1) == ["a", "d", "b", "e"])
@@ -381,7 +380,7 @@ async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene)
 async def test_a_message_replayed_for_a_watcher_without_a_producer_is_parked_again(
     scene: Scene, trigger: type[BaseEventTrigger]
 ) -> None:
-    """After the message was parked, the DAG file gave the watcher another trigger."""
+    """The DAG file gives the watcher another trigger after the message was parked."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
@@ -473,7 +472,7 @@ class ManyLanesScene(Scene):
 
 @pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
-    """An earlier version waited for a message in each empty lane, while the watcher's other lanes waited."""
+    """In an earlier version, the watcher's waiting lanes were delayed by a wait in each of its empty lanes."""
     scene, sink = ManyLanesScene(), Sink()
     scene.fails["sick"] = lambda event: event == "poison"
     scene.publish("poison", lane=0)

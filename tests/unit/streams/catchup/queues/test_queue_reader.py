@@ -105,7 +105,8 @@ async def test_reading_all_lanes_together_is_bounded_in_bytes() -> None:
     reading = Reading(store, *lanes)
     await reading.turn(reading.backlogs[0])
     size = len(store.rows[0].data)
-    # The message that reaches the limit may go beyond it.
+    # The reader stops after the message that reaches the limit. So memory may exceed the limit by less than one
+    # message.
     assert LIMIT <= reading.most_bytes < LIMIT + size
     await reading.turns(60)
     assert reading.most_bytes < LIMIT + size
@@ -124,9 +125,9 @@ async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
 
 
 async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
-    """The first reading is for all lanes. After "a" of the lane "late" and the large message, "b" finds no room.
+    """The first reading is for all lanes. "b" finds no room in it, after "a" and the large message.
 
-    So the reader drops "a" too. It then reads the lane "late" alone, and must begin with "a".
+    So the reader drops "a" too, and later reads the lane "late" alone, from "a" on.
     """
     store = Store()
     store.add("late", "a")

@@ -193,7 +193,8 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
 
 @pytest.mark.rule("18: a trigger's selector decides which missed messages are stored")
 async def test_no_unwanted_message_is_stored_for_a_watcher_that_fails(scene: Scene) -> None:
-    """The subscriber's queue had all of these messages when the filter failed with the first."""
+    """When the filter failed with the first message, the other messages were in its subscriber's queue. Its selector
+    does not want them."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
     scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
@@ -489,7 +490,8 @@ async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(sc
         await sink.until(lambda: ("well", "b") in scene.opened)
         catch_up.set()
         await sink.until(lambda: ("sick", "b") in scene.opened)
-        # The filter has "b" open, and "c" and "d" are next. The group resolves all three before the filter continues.
+        # The filter has "b" open, and "c" and "d" are next. Let the group resolve all three, and then the filter
+        # continue.
         scene.returns.add(("sick", "b"))
         resolve.set()
         await sink.until(lambda: scene.broker.committed() == 4)
@@ -605,7 +607,7 @@ async def test_a_message_refused_after_going_live_is_dead_lettered_at_the_bound(
         await sink.until(lambda: sink.stored(1) == ["a"])
         scene.fails.clear()
         await sink.until(lambda: bool(sink.late) and not sick.catching_up)
-        # The watcher has caught up in all lanes when the store refuses its event.
+        # The store refuses the event only after the watcher has caught up in all lanes.
         sink.late.pop().complete(RowRefused("too large"))
         await sink.until(lambda: scene.broker.dead_letters == ["a"])
         await sink.until(lambda: not sink.messages)
@@ -628,7 +630,7 @@ async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durab
         manager.remove(old, on_purpose=False)
         manager.add(scene.specs("new", "well")[:1])
         await sink.until(lambda: ("new", "b") in scene.opened)
-        # The old trigger derived the first of the late events from "a". The new trigger derived the others from "b".
+        # The first late event is the old trigger's, from "a". The others are the new trigger's, from "b".
         first, rest = sink.late[0], sink.late[1:]
         first.complete(None)
         sink.delayed_messages = []

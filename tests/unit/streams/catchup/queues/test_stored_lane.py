@@ -18,7 +18,7 @@ def given(kept: StoredLane) -> int | None:
 
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
-    """The row had waited for room (the simulation's seed 473: the row was neither read nor deleted)."""
+    """The row had to wait for room. In the simulation's seed 473 it was then neither read nor deleted."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.mark_passed("key 1")
@@ -46,7 +46,7 @@ def test_a_stored_message_is_read_again_from_its_row() -> None:
 
 
 def test_a_message_in_flight_when_a_later_one_fails_is_still_known_by_its_key() -> None:
-    """Otherwise its row would stay, and no filter would receive the message (the simulation's seed 3738)."""
+    """In the simulation's seed 3738, the message's row stayed, and no filter received the message."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.read_again()
@@ -64,7 +64,7 @@ def test_a_row_that_was_there_goes_with_the_next_order() -> None:
 
 
 def test_rows_that_are_gone_are_not_read_from_memory() -> None:
-    """The first message of the page was parked after the page was read (the simulation's seed 655)."""
+    """The first message of the page is parked after the page was read (the simulation's seed 655)."""
     kept = StoredLane(3)
     kept.page.extend(map(row, (1, 2, 3)))
     kept.in_flight_keys |= {"key 1", "key 2"}
@@ -75,7 +75,7 @@ def test_rows_that_are_gone_are_not_read_from_memory() -> None:
 
 
 def test_a_row_of_what_was_given_before_it_was_kept_is_not_counted_as_read() -> None:
-    """Otherwise a message that was stored later would not be read (the simulation's seed 1465)."""
+    """In the simulation's seed 1465, a message that was stored later was not read."""
     kept = StoredLane(0)
     kept.end_storing("key 1", given(kept), is_stored=True)
     assert kept.unread == 0
