@@ -52,9 +52,10 @@ def number_of_kills(default: int) -> int:
 def kill_at_random(
     service: Standalone, chance: random.Random, victims: Mapping[str, Kill], *, kills: int
 ) -> None:
-    """Kill processes at random moments of runs, each kind equally often, and let every run succeed afterwards.
+    """Kill processes at random moments of runs, and let every run succeed afterwards.
 
-    The pause before a kill is random, and at most as long as a run. A failed run is retried, so it may be killed again.
+    Each kind of process is killed about equally often. The pause before a kill is random, and at most as long as a run.
+    A failed run is retried, so a later kill may hit it again.
     """
     lasts = {"with a new driver": _time_of_run(service), "with a warm one": _time_of_run(service)}
     done: list[tuple[str, float]] = []

@@ -37,8 +37,8 @@ class TestKafka(ProducerConformance):
         await asyncio.to_thread(self.server.create_topic, f"{self.topic}.dead-letter")
 
     async def teardown(self) -> None:
-        # If connecting is cancelled, aiokafka 0.14 does not close the connection. Collect garbage here, so that
-        # Python's warning does not appear in the next test, which does not filter it.
+        # If its start is cancelled, aiokafka 0.14 may leave a connection open. Collect garbage here, so that the
+        # warning does not appear in the next test, which does not filter it.
         gc.collect()
 
     @pytest.mark.rule("5: a message that one subscriber rejects and another fails counts as failed")

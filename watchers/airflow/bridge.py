@@ -54,9 +54,9 @@ class Bridge:
         return getattr(made_by, "__func__", made_by) is not default
 
     def open_rejections(self) -> None:
-        """Let Airflow's `reject_shared_stream_event` work in this task.
+        """Let Airflow's `reject_shared_stream_event` work in the current asyncio task, which drives a filter.
 
-        The function then rejects the event that the task's filter pulled last.
+        The function then rejects the event that this filter pulled last.
         """
         context = self._make_reject_context(group=_Rejections(), trigger_id=0, event_id=0)
         self._reject_context.set(context)

@@ -160,9 +160,10 @@ class Cut(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
-    """Return the cuts that an incarnation lists in its attribute `used`. Empty: there is no such attribute.
+    """Return the cuts that an incarnation lists in its attribute `used`; empty if it has no such attribute.
 
-    The incarnation stays equal after a cut. A producer adds the attribute in memory; the store does not keep it.
+    After a cut, a producer gives its messages an incarnation with this attribute. It compares equal to the incarnation
+    before the cut. The store does not keep the attribute.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used

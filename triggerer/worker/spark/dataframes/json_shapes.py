@@ -48,9 +48,12 @@ class Shape:
 
 
 def shape_of(values: list[Any], depth: int = 0) -> Shape:
-    """Return the shape of values at this depth.
+    """Return the shape that fits all of these values.
 
-    The function handles whole lists, because `set(map(type, ...))` runs in C, and is fast.
+    The function takes all values at once, because `set(map(type, ...))` runs in C, and is fast.
+
+    Args:
+        depth: How many JSON lists and objects contain the values.
     """
     kinds = set(map(type, values)) - {NoneType}
     found = Shape({list if kind is tuple else kind for kind in kinds})
