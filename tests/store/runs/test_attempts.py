@@ -20,6 +20,7 @@ from triggerer.executor.left_launches import LeftLaunches
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.operations.runs import resolve_run
 from triggerer.processes.ipc import ChannelClosed
+from triggerer.scheduler.explaining import why_not
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import AttemptView
 from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
@@ -420,6 +421,20 @@ async def test_a_run_waits_while_nobody_can_tell_whether_a_former_attempt_works(
     # The attempt that could not begin does not count, and leaves no row.
     assert await states_of(database, second) == [(1, 1, "unknown")]
     assert await claim(database, OTHER) == []
+
+
+async def test_why_not_names_the_former_attempt_that_a_blocked_run_waits_for(
+    database: Database,
+) -> None:
+    _, second = await blocked(database)
+    async with database.transaction() as session:
+        await create_manual_run(session, "d")
+    async with database.reading() as session:
+        found = await why_not(session, "d")
+    assert [f"{hold.kind}: {hold.reason}" for hold in found.holds[:2]] == [
+        f"attempt: its run {second.run_id} is queued, and waits for the end of attempt 1: silence",
+        "worker: 1 run is queued, waiting for an executor: none is running",
+    ]
 
 
 @pytest.mark.parametrize("holds", [True, False])
