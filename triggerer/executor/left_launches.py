@@ -24,7 +24,6 @@ from triggerer.processes.child_process import ChildProcess
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.transactions import Database
 from triggerer.store.runs.attempts.open_launches import open_launches_of_ended_runs, update_launches
-from triggerer.store.runs.attempts.steps import settle_attempts
 from triggerer.synchronization import AutoResetEvent
 from triggerer.worker.protocol import message
 
@@ -111,9 +110,7 @@ class LeftLaunches:
             self._delay(one.tag)
         if not news:
             return
-        await self._database.perform_steps(
-            [update_launches(news), settle_attempts([pk for pk, _ in news])]
-        )
+        await self._database.perform(update_launches(news))
         for pk, launch in news:
             _log.info(
                 "tried to end a launch that a run left behind",

@@ -40,6 +40,7 @@ from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.pooled_claims import pooled_runs
 from triggerer.store.runs.waits import (
     awaited_worker,
+    blocked_runs,
     broken_files,
     count_queued,
     unloaded_files,
@@ -211,18 +212,22 @@ async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, in
 
 
 async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> list[Hold]:
-    """Return why queued runs do not start: the file does not load, or no worker is free.
+    """Return why queued runs do not start, except that they wait for a pool.
+
+    An earlier attempt may still be at work, the file may not load, or no worker may be free.
 
     Args:
         without: The number of queued runs that wait for a pool. A free worker would not start them.
     """
-    queued = await count_queued(session, dag_id)
+    blocked = await blocked_runs(session, dag_id)
+    holds = [Hold.attempt(run_id, what) for run_id, what in blocked.items()]
+    queued = await count_queued(session, dag_id) - len(blocked)
     errors = await unloaded_files(session, [dag_id]) | await broken_files(session, [dag_id])
     if dag_id in errors:
-        return [Hold.file(errors[dag_id], queued)]
-    if queued <= without:
-        return []
-    return [Hold.worker(queued - without, await awaited_worker(session))]
+        holds.append(Hold.file(errors[dag_id], queued))
+    elif queued > without:
+        holds.append(Hold.worker(queued - without, await awaited_worker(session)))
+    return holds
 
 
 def _shown(dag: DagSnapshot, info: DagRunInfo) -> NextRun:

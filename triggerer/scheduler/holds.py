@@ -29,6 +29,7 @@ class HoldKind(StrEnum):
     TIME = "time"
     ASSETS = "assets"
     POOL = "pool"
+    ATTEMPT = "attempt"
     FILE = "file"
     WORKER = "worker"
     PARTITION = "partition"
@@ -87,6 +88,10 @@ class Hold:
     def pool(cls, run_id: str, pools: Sequence[str]) -> Hold:
         reason = f"its run {run_id} is queued, and waits for a slot of {', '.join(pools)}"
         return cls(HoldKind.POOL, reason)
+
+    @classmethod
+    def attempt(cls, run_id: str, what: str) -> Hold:
+        return cls(HoldKind.ATTEMPT, f"its run {run_id} is queued, and waits for {what}")
 
     @classmethod
     def file(cls, error: str, queued: int) -> Hold:

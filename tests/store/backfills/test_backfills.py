@@ -46,7 +46,8 @@ from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.views import BackfillView
 from triggerer.store.runs.creation.planned_runs import CreateRuns
-from triggerer.store.schema.models import Dag, DagRun
+from triggerer.store.runs.orphans import recover_orphans
+from triggerer.store.schema.models import Dag, DagRun, TaskRun
 
 DAILY = {"timetable": timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))}
 
@@ -229,6 +230,32 @@ async def test_a_cancelled_backfill_leaves_nothing_queued_neither_new_nor_cleare
             await cancel_backfill(session, TESTER, started.id)
         with pytest.raises(MoveRefused, match="no backfill 99"):
             await cancel_backfill(session, TESTER, 99)
+
+
+async def test_a_cancelled_backfill_leaves_no_running_task_of_a_run_whose_executor_died(
+    daily: Database,
+) -> None:
+    started = await _start(daily, 1, 2)
+    lost, alive = [run.id for run in await runs_of(daily, "d")]
+    async with daily.transaction() as session:
+        for pk, executor in ((lost, "dead"), (alive, "me")):
+            claimed = {"state": "running", "executor": executor, "attempt": 1}
+            await session.execute(update(DagRun).where(DagRun.id == pk).values(claimed))
+            session.add(TaskRun(run_pk=pk, task_id="t", state="running"))
+        session.add(TaskRun(run_pk=lost, task_id="before", state="success"))
+        await session.flush()
+        await recover_orphans(session, executor="me", is_alone=True)
+    async with daily.transaction() as session:
+        await cancel_backfill(session, TESTER, started.id)
+    async with daily.reading() as session:
+        rows = await session.scalars(select(TaskRun))
+        tasks = {(row.run_pk, row.task_id): (row.state, row.ended_at is not None) for row in rows}
+    assert [run.state for run in await runs_of(daily, "d")] == ["cancelled", "running"]
+    assert tasks == {
+        (lost, "t"): ("cancelled", True),
+        (lost, "before"): ("success", False),
+        (alive, "t"): ("running", False),
+    }
 
 
 async def test_backfills_are_listed_by_their_dag_its_assets_and_their_state(

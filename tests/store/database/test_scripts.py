@@ -240,6 +240,31 @@ async def test_a_commit_that_outlives_its_deadline_is_an_unknown_outcome(
             assert "kept" in await impatient.perform(_add("kept"))
 
 
+async def test_a_script_that_continues_after_its_deadline_does_not_disturb_the_unknown_outcome(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, has_gone_on = threading.Event(), threading.Event()
+
+    def slow() -> Script[None]:
+        yield Announcement(Signal.RUNS_QUEUED, ("d",))
+        yield Announcement(Signal.RUNS_ENDED, ("d",))
+        yield _Calls(lambda: go_on.wait(30))
+        yield Announcement(Signal.DAGS_CHANGED, ("d",))
+        yield _Calls(has_gone_on.set)
+
+    async with open_database(sqlite_url, commit_timeout=timedelta(seconds=0.2)) as impatient:
+
+        def publish(signal: Signal, *subjects: str) -> None:
+            """Let the script announce more while its announcements are published."""
+            go_on.set()
+            has_gone_on.wait(30)
+
+        monkeypatch.setattr(impatient.wakeups, "publish", publish)
+        with pytest.raises(OutcomeUnknown, match="did not confirm"):
+            await impatient.perform(slow())
+        go_on.set()
+
+
 async def test_a_sqlite_connection_that_cannot_roll_back_is_replaced(sqlite: Database) -> None:
     await sqlite.perform(_add("first"))
 

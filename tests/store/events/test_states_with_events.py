@@ -98,6 +98,32 @@ async def test_an_event_that_no_watcher_wants_any_longer_keeps_no_state_back(
     assert await stored(watched) == ([1], 2)
 
 
+async def test_a_state_whose_events_no_watcher_wants_is_stored(watched: Database) -> None:
+    async with recording(watched) as recorder:
+        told = submit(recorder, events(1, source=EventSource((), FENCE)), 1)
+        await until(lambda: bool(told))
+    assert told == [None]
+    assert await stored(watched) == ([], 1)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "with_other_events"])
+async def test_a_former_owner_stores_no_state_whose_events_no_watcher_wants(
+    watched: Database, others: int
+) -> None:
+    async with watched.transaction() as session:
+        await session.execute(update(Stream).values(owner="another", epoch=FENCE.epoch + 1))
+    fenced: list[Fence] = []
+    async with recording(watched, on_fenced=fenced.append) as recorder:
+        # Events without a fence are stored under any lease.
+        for other in events(*[2] * others, source=EventSource((WatcherRef(1, 1),), None)):
+            recorder.submit_nowait(other, other, other.source, other.idempotency_key, 0)
+        told = submit(recorder, events(1, source=EventSource((), FENCE)), 1)
+        await until(lambda: bool(told))
+    assert isinstance(told[0], LeaseLost)
+    assert fenced == [FENCE]
+    assert await stored(watched) == ([2] * others, None)
+
+
 async def test_a_crash_between_the_events_and_their_state_leaves_neither(
     watched: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

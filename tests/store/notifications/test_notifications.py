@@ -17,7 +17,7 @@ from triggerer.scheduler.notifying.notifier import Notifier
 from triggerer.scheduler.notifying.outcomes import delay_after
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.notifications import queue
-from triggerer.store.notifications.queue import MOST_WAITING, QueuedMessage
+from triggerer.store.notifications.queue import MOST_WAITING, TRIED_FIRST, QueuedMessage
 from triggerer.store.runs.repeat import lock_run, queue_again
 from triggerer.store.schema.models import (
     DagRun,
@@ -286,16 +286,46 @@ async def test_the_outcome_of_a_claim_that_was_lost_changes_nothing(database: Da
     assert await claimed(database, now + timedelta(minutes=1), "chat") == []
 
 
-async def test_an_untried_message_is_due_at_once_and_its_attempt_does_not_count(
+async def test_untried_messages_wait_for_the_failed_one_and_their_attempt_does_not_count(
     database: Database,
 ) -> None:
     now = await queued(database, "chat", messages=2)
+    await queued(database, "mail")
     first, second = await claimed(database, now, "chat")
     async with database.transaction() as session:
         await queue.postpone(session, first, now + delay_after(1))
         await queue.release(session, second, now)
-    (again,) = await claimed(database, now, "chat")
-    assert (again.id, again.attempts) == (second.id, 1)
+        # A message that is queued in the meantime waits too.
+        await queue.put(session, ["chat"], [MESSAGE], now)
+        assert await queue.next_due(session, ["chat"]) == now + delay_after(1)
+        mail_due = await queue.next_due(session, ["chat", "mail"])
+    assert mail_due is not None
+    assert mail_due < now + delay_after(1)
+    assert await claimed(database, now + delay_after(1) / 2, "chat") == []
+    again = await claimed(database, now + delay_after(1), "chat")
+    assert [(one.id, one.attempts) for one in again] == [
+        (first.id, 2),
+        (second.id, 1),
+        (second.id + 2, 1),
+    ]
+
+
+async def test_a_message_that_is_refused_many_times_lets_the_others_pass(
+    database: Database,
+) -> None:
+    now = await queued(database, "chat", messages=2)
+    orders = []
+    for attempts in range(1, TRIED_FIRST + 2):
+        order = await claimed(database, now, "chat")
+        orders.append([one.id for one in order])
+        async with database.transaction() as session:
+            for one in order:
+                if one.id == 1:
+                    now += delay_after(attempts)
+                    await queue.postpone(session, one, now)
+                else:
+                    await queue.release(session, one, now)
+    assert orders == [[1, 2]] * TRIED_FIRST + [[2, 1]]
 
 
 async def test_old_and_too_many_messages_are_dropped_the_oldest_first(database: Database) -> None:

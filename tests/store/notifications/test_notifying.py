@@ -91,7 +91,9 @@ def _nothing_counted() -> Iterator[None]:
     NOTIFICATIONS_FAILED.clear()
 
 
-def notifier(database: Database, urls: dict[str, str], *, deadline: timedelta = LONG) -> Notifier:
+def notifier(
+    database: Database, urls: dict[str, str], *, deadline: timedelta = LONG, **options: timedelta
+) -> Notifier:
     return Notifier(
         database,
         tuple(Event),
@@ -99,6 +101,7 @@ def notifier(database: Database, urls: dict[str, str], *, deadline: timedelta = 
         get_urls=lambda: urls,
         get_writer=lambda: Writer("here", ""),
         deadline=deadline,
+        **options,
     )
 
 
@@ -188,6 +191,36 @@ async def test_a_message_whose_sending_was_stopped_is_sent_again(
     await notifier(sqlite, urls).send_due()
     assert await left(sqlite) == []
     assert receiver.titles == ["first", "first"]
+
+
+async def test_a_backlog_is_sent_without_waiting_for_the_next_search(
+    sqlite: Database, receiver: Receiver
+) -> None:
+    urls = {"chat": receiver.url}
+    sent = [str(number) for number in range(12)]
+    await put(sqlite, *sent, targets=["chat"])
+    one = notifier(sqlite, urls, look_every=timedelta(hours=1), gap=timedelta(0))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        with anyio.fail_after(50):
+            while await left(sqlite):  # noqa: ASYNC110 (the store announces no sending)
+                await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+    assert receiver.titles == sent
+
+
+async def test_a_target_that_fails_is_not_tried_again_for_each_of_its_messages(
+    sqlite: Database, receiver: Receiver
+) -> None:
+    receiver.status = 500
+    one = notifier(sqlite, {"chat": receiver.url})
+    await put(sqlite, "first", "second", targets=["chat"])
+    for _ in range(2):
+        wait = await one.send_due()
+        assert wait is not None
+        assert wait > timedelta(seconds=5)
+    assert receiver.titles == ["first"]
+    assert await left(sqlite) == [("chat", "first", 1), ("chat", "second", 0)]
 
 
 async def test_urls_that_apprise_does_not_understand_are_refused_without_their_secrets() -> None:

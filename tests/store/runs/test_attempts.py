@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import pytest
 from sqlalchemy import select, text, update
 
@@ -14,8 +15,12 @@ from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.launches import CONNECT, FormerLaunch, Launch
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.errors import MoveRefused, UnknownRun
+from triggerer.errors import MoveRefused, StoreError, UnknownRun
+from triggerer.executor.left_launches import LeftLaunches
+from triggerer.executor.result_writer import ResultWriter
 from triggerer.operations.runs import resolve_run
+from triggerer.processes.ipc import ChannelClosed
+from triggerer.scheduler.explaining import why_not
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import AttemptView
 from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
@@ -314,6 +319,80 @@ async def test_a_worker_that_died_and_left_a_session_leaves_its_attempt_unknown(
     assert await states_of(database, order) == [(1, 1, "unknown")]
 
 
+class _Ending:
+    """A process that ends launches, in place of `ChildProcess`. It reports one launch as killed."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.channel = self
+        self._frames = [{"launch": launch}]
+
+    async def start(self, module: str) -> _Ending:
+        return self
+
+    async def supervise(self) -> None:
+        pass
+
+    async def send(self, frame: dict[str, Any]) -> None:
+        pass
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._frames:
+            raise ChannelClosed(unread=False)
+        return self._frames.pop()
+
+    def kill(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+class _NothingToWrite:
+    """A result writer that has stored all results."""
+
+    async def written(self) -> None:
+        pass
+
+
+async def test_an_end_of_a_left_launch_that_was_not_stored_completely_is_searched_for_again(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue(postgres, needs_spark=True)
+    order = await claim_one(postgres, connect=SERVER)
+    unknown = launch_of(order, AttemptState.UNKNOWN)
+    await launched(postgres, order, unknown)
+    ended = end(RunState.FAILED, error="killed", exit_code=-9)
+    assert await report(postgres, AttemptUpdate(order, (), ended, launches=(unknown,)))
+    assert await states_of(postgres, order) == [(1, 1, "unknown")]
+
+    def left() -> LeftLaunches:
+        ending = _Ending(launch_of(order, AttemptState.KILLED))
+        monkeypatch.setattr("triggerer.executor.left_launches.ChildProcess", ending)
+        writer = cast("ResultWriter", _NothingToWrite())
+        return LeftLaunches(postgres, writer, executor=ME, spark={}, sweep_every_s=60)
+
+    async with postgres.transaction() as session:
+        for statement in _REFUSE_ATTEMPTS:
+            await session.execute(text(statement))
+    with pytest.raises(StoreError, match="not now"):
+        await left().run()
+    async with postgres.transaction() as session:
+        await session.execute(text("DROP TRIGGER refuse ON run_attempt"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(left().run)
+        with anyio.move_on_after(20):
+            while await states_of(postgres, order) != [(1, 1, "killed")]:  # noqa: ASYNC110 (not announced)
+                await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+    assert await states_of(postgres, order) == [(1, 1, "killed")]
+
+
+_REFUSE_ATTEMPTS = (
+    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$",
+    "CREATE TRIGGER refuse BEFORE UPDATE ON run_attempt EXECUTE FUNCTION refuse()",
+)
+
+
 async def blocked(database: Database) -> tuple[RunOrder, RunOrder]:
     """Return an attempt that may still be at work, and the run's next attempt, which cannot begin because of it."""
     await queue(database, needs_spark=True)
@@ -342,6 +421,20 @@ async def test_a_run_waits_while_nobody_can_tell_whether_a_former_attempt_works(
     # Attempt 2 could not begin. So it does not count, and leaves no row.
     assert await states_of(database, second) == [(1, 1, "unknown")]
     assert await claim(database, OTHER) == []
+
+
+async def test_why_not_names_the_former_attempt_that_a_blocked_run_waits_for(
+    database: Database,
+) -> None:
+    _, second = await blocked(database)
+    async with database.transaction() as session:
+        await create_manual_run(session, "d")
+    async with database.reading() as session:
+        found = await why_not(session, "d")
+    assert [f"{hold.kind}: {hold.reason}" for hold in found.holds[:2]] == [
+        f"attempt: its run {second.run_id} is queued, and waits for the end of attempt 1: silence",
+        "worker: 1 run is queued, waiting for an executor: none is running",
+    ]
 
 
 @pytest.mark.parametrize("holds", [True, False])

@@ -98,7 +98,9 @@ class Notifier:
                 wait = self._look_every
                 try:
                     await self.queue_messages()
-                    wait = await self.send_due() or wait
+                    until_due = await self.send_due()
+                    if until_due is not None:
+                        wait = until_due
                     self._backoff.reset()
                 except (StoreError, ConfigurationError, OSError) as error:
                     # The store is away, a secret is missing at present, or no process can be started.

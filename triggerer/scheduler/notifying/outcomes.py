@@ -56,7 +56,10 @@ class Outcomes:
             _log.warning("the outcome of a notification is not stored", error=str(refused))
 
     async def release_untried(self) -> None:
-        """Make the untried messages due again. A message is not tried if an earlier one for its target failed."""
+        """Give the untried messages back. A message is not tried if an earlier one for its target failed.
+
+        The untried messages wait with the failed one, see `triggerer.store.notifications.queue`.
+        """
         left, self._open = list(self._open.values()), {}
         if not left:
             return

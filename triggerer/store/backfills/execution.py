@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempts import Repeat
 from triggerer.domain.backfills import Reprocess, Step, step_for
-from triggerer.domain.runs import ACTIVE_STATES, RunState, RunType
+from triggerer.domain.runs import ACTIVE_STATES, RunType
 from triggerer.store.backfills.listing import existing_runs, runs_of_keys
 from triggerer.store.backfills.states import CANCELLED, PENDING, SKIPPED, STARTED
 from triggerer.store.database.script import perform
@@ -17,6 +17,7 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.repeat import LockedRun, lock_run, queue_again
+from triggerer.store.runs.transitions import cancel_queued_of_backfill
 from triggerer.store.schema.models import Backfill, BackfillInterval, BackfillKey, Dag, DagRun
 
 
@@ -92,16 +93,9 @@ async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
             .where(kind.backfill_id == backfill_id, kind.state == PENDING)
             .values(state=CANCELLED)
         )
-    # The condition finds runs that the backfill created, and older runs that it queued again.
-    ended = await session.scalars(
-        update(DagRun)
-        .where(DagRun.backfill_id == backfill_id, DagRun.state == RunState.QUEUED.value)
-        .values(state=RunState.CANCELLED.value, cancel_requested=True, ended_at=now)
-        .returning(DagRun.id)
-        .execution_options(synchronize_session=False)
-    )
+    ended = await cancel_queued_of_backfill(session, backfill_id, now)
     announce(session, Signal.RUNS_ENDED, backfill.dag_id)
-    return len(ended.all())
+    return ended
 
 
 _Item = TypeVar("_Item", BackfillInterval, BackfillKey)

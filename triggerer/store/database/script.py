@@ -84,7 +84,7 @@ class ScriptRunner(ABC):
     async def perform(self, script: Script[T], announced: Announced) -> T:
         """Begin a transaction, perform the script, and commit.
 
-        The script's announcements are added to `announced`, even if the script or the commit fails.
+        The script's announcements are added to `announced`, even if the commit fails. Nothing is added after this call.
 
         Raises:
             StoreUnavailable, StoreRefused, Conflict, RowRefused, OutcomeUnknown: As for `Database.transaction`.

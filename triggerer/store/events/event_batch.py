@@ -22,8 +22,8 @@ def size_of(extra: str) -> int:
 class EventBatch:
     """Events and their rows. An event has one row for each watcher that receives it.
 
-    The rows are kept as a few long lists, one for each column, because both databases insert them in this form. `add`
-    and `add_without_rows` fill the batch. Once the batch is being written, nothing is added.
+    The rows are kept as a few long lists, one for each column, because both databases insert them in this form. `add`,
+    `add_without_rows` and `add_state` fill the batch. Once the batch is being written, nothing is added.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class EventBatch:
         self.shared: list[SharedFields] = []
         self.partition_keys: list[str | None] | None = None
         self.fences: dict[Fence, int] = {}
-        """The fences (leases) under which rows may be written, each with its number, counted from 1."""
+        """The fences (leases) of the rows and states, each with its number, counted from 1."""
         # The source, instant and ordinal of the previous event. Usually the next event has equal values and needs no
         # look-up.
         self._source: EventSource | None = None
@@ -166,6 +166,11 @@ class EventBatch:
             refused: Why the event was refused. None: it was not refused, but its source has no watchers.
         """
         self._rowless.append((len(self._events), event, refused))
+
+    def add_state(self, change: StateChange) -> None:
+        """Add a stream state. Its lease is checked even if no row of the batch needs the lease."""
+        self._number(change.fence)
+        self.states.append(change)
 
     # Writing
 

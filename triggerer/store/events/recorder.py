@@ -39,7 +39,7 @@ from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.events.batch_statement import RecordEvents
 from triggerer.store.events.encoding import check_identity, encode_extra
 from triggerer.store.events.event_batch import EventBatch, size_of
-from triggerer.store.streams.states import save_states
+from triggerer.store.streams.states import save_states, write_states
 from triggerer.synchronization import Notifier
 
 _log = LazyLogger(__name__)
@@ -185,7 +185,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         elif batch.refusals != refusals:
             change.on_done(StoreError("an event that the state counts as read was refused"))
         else:
-            batch.states.append(change)
+            batch.add_state(change)
 
     async def wait_for_room(self) -> None:
         while self.is_full:
@@ -226,10 +226,12 @@ class EventRecorder(GroupCommit[EventBatch]):
         return ()
 
     async def _flush(self, batch: EventBatch) -> frozenset[Fence]:
-        """Write the rows whose leases still hold, in one transaction. Return the fences of the lost leases."""
+        """Write the rows and states whose leases hold, in one transaction. Return the fences of the lost leases."""
         rows = len(batch.keys)
         if not rows:
-            return frozenset()
+            if not batch.states:
+                return frozenset()
+            return await self._database.perform(write_states(batch.states))
         began = time.monotonic()
         fences = list(batch.fences)
         step = RecordEvents(batch.rows, fences, self._database.transport.sender)

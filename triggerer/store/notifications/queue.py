@@ -2,6 +2,9 @@
 
 A process claims a row by setting its `due_at` to a later time. If the process dies, the row is due again at that time.
 So no notification is lost, but the target may get it twice.
+
+Nothing is sent to a target while one of its rows waits for a later time. So a target that fails is not tried for each
+of its messages, and gets them in their order.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Final
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from triggerer.domain.notifications import NotificationText
 from triggerer.store.schema.models import Notification
@@ -21,6 +25,12 @@ MOST_WAITING: Final = 200
 """The most messages that wait for one target. If there are more, the oldest ones are dropped."""
 OLDEST: Final = timedelta(days=1)
 """A message that could not be delivered for this long is dropped."""
+TRIED_FIRST: Final = 6
+"""After this number of attempts, a message is tried after the target's other messages.
+
+The target may refuse only this one message. Otherwise its other messages would wait until the message is dropped. With
+the delays of `triggerer.scheduler.notifying.outcomes`, they wait for ten minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +93,26 @@ async def claim(
     limit: int,
     lease: timedelta,
 ) -> list[QueuedMessage]:
-    """Claim up to `limit` due messages for each of these targets, oldest first; empty if no message is due.
+    """Claim up to `limit` messages for each of these targets; empty if no message is due.
+
+    No message of a target is due while one of them waits for a later time. The messages of a target are in the order in
+    which to send them: oldest first, see also `TRIED_FIRST`.
 
     Args:
         lease: After this time the messages are due again, unless their outcome is stored.
     """
+    other = aliased(Notification)
     claimed: list[QueuedMessage] = []
     for target in targets:
         due = (
             select(Notification)
-            .where(Notification.target == target, Notification.due_at <= now)
-            .order_by(Notification.id)
+            .where(
+                Notification.target == target,
+                # PostgreSQL checks only this condition again if another process claims the row in the meantime.
+                Notification.due_at <= now,
+                ~select(other).where(other.target == target, other.due_at > now).exists(),
+            )
+            .order_by(Notification.attempts >= TRIED_FIRST, Notification.id)
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
@@ -106,9 +125,14 @@ async def claim(
 
 
 async def next_due(session: AsyncSession, targets: Collection[str]) -> datetime | None:
-    """Return when the next message is due; None if no message waits."""
-    query = select(func.min(Notification.due_at)).where(Notification.target.in_(targets))
-    found: datetime | None = await session.scalar(query)
+    """Return when the first of these targets may get its messages; None if no message waits."""
+    latest = (
+        select(func.max(Notification.due_at).label("due_at"))
+        .where(Notification.target.in_(targets))
+        .group_by(Notification.target)
+        .subquery()
+    )
+    found: datetime | None = await session.scalar(select(func.min(latest.c.due_at)))
     return found
 
 

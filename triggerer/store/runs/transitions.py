@@ -13,7 +13,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import Table, and_, case, delete, literal, select, update
+from sqlalchemy import ColumnElement, Table, and_, case, delete, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempt_states import AttemptState
@@ -175,11 +175,25 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
 
 async def cancel_queued(session: AsyncSession) -> list[str]:
     """End the queued runs that a user has asked to cancel. Return the DAG id of each run."""
-    now = datetime.now(UTC)
+    return await _cancel_queued(session, _RUNS.c.cancel_requested.is_(True), datetime.now(UTC))
+
+
+async def cancel_queued_of_backfill(session: AsyncSession, backfill_id: int, now: datetime) -> int:
+    """End the queued runs of a backfill; return their number.
+
+    These are runs that the backfill created, and older runs that it queued again.
+    """
+    return len(await _cancel_queued(session, _RUNS.c.backfill_id == backfill_id, now))
+
+
+async def _cancel_queued(
+    session: AsyncSession, condition: ColumnElement[bool], now: datetime
+) -> list[str]:
+    """End the queued runs that meet the condition. Return the DAG id of each run."""
     ended = await session.execute(
         update(_RUNS)
-        .where(QUEUED, _RUNS.c.cancel_requested.is_(True))
-        .values(state=RunState.CANCELLED.value, ended_at=now)
+        .where(QUEUED, condition)
+        .values(state=RunState.CANCELLED.value, cancel_requested=True, ended_at=now)
         .returning(_RUNS.c.id, _RUNS.c.dag_id)
     )
     rows = ended.all()

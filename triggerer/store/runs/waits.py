@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -31,6 +31,8 @@ from triggerer.store.runs.state_conditions import QUEUED
 from triggerer.store.schema.models import Dag, DagFile, DagRun, Instance, RunLaunch
 from triggerer.store.schema.models.dags import NEVER
 from triggerer.store.streams.liveness import GONE, Liveness, known_instances
+
+_FORMER: Final = "the end of a former attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,25 @@ async def count_queued(session: AsyncSession, dag_id: str) -> int:
     return await session.scalar(query) or 0
 
 
+async def blocked_runs(session: AsyncSession, dag_id: str) -> dict[str, str]:
+    """Return what the queued runs of the DAG wait for while an earlier attempt may still be at work, by run id.
+
+    Runs that do not wait for an earlier attempt are left out.
+    """
+    query = (
+        select(DagRun.run_id, DagRun.waiting_for)
+        .where(
+            QUEUED,
+            DagRun.dag_id == dag_id,
+            DagRun.held_until.is_not(None),
+            exists().where(RunLaunch.run_pk == DagRun.id, RunLaunch.ended_at.is_(None)),
+        )
+        .order_by(DagRun.id)
+    )
+    rows = await session.execute(query)
+    return {run_id: waiting_for or _FORMER for run_id, waiting_for in rows}
+
+
 async def awaited_worker(session: AsyncSession) -> str:
     """Return what a queued run waits for if it has no other reason to wait: an executor, or a worker that is free."""
     now = await database_now(session)
@@ -128,7 +149,7 @@ def _of_queued(
     row: DagRun, broken: Mapping[str, str], blocked: Collection[int], worker: str
 ) -> RunWait:
     if row.id in blocked:
-        return RunWait(row.waiting_for or "the end of a former attempt", row.waiting_since)
+        return RunWait(row.waiting_for or _FORMER, row.waiting_since)
     if row.dag_id in broken:
         since = row.waiting_since or row.queued_at
         reason = f"its file, which does not load: {broken[row.dag_id]}"

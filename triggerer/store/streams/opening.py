@@ -6,17 +6,18 @@ miss messages.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.dag_files.new_streams import closings
 from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Stream, Trigger, Watcher
+from triggerer.store.watchers.locks import lock_watchers
 
 REASON: Final = "the DAGs folder has not been read yet"
 """The error that is shown for a watcher whose stream may not be opened yet."""
@@ -76,28 +77,19 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
         )
     opened = frozenset(digest for digest, until in changes.items() if until is None)
     closed = [digest for digest, until in (never_claimed | changes).items() if until is not None]
-    await _show(session, opened, before=REASON, now=None)
-    # A new watcher may join a stream that has been closed for some time.
-    await _show(session, closed, before=None, now=REASON)
+    shown = [
+        (_waiting(opened, Watcher.error == REASON), None),
+        # A new watcher may join a stream that has been closed for some time.
+        (_waiting(closed, Watcher.error.is_(None)), REASON),
+    ]
+    if opened or closed:
+        await lock_watchers(session, or_(*(condition for condition, _ in shown)))
+        for condition, error in shown:
+            await session.execute(update(Watcher).where(condition).values(error=error))
     return Openings(opened, bool(closed))
 
 
-async def _show(
-    session: AsyncSession,
-    digests: list[str] | frozenset[str],
-    *,
-    before: str | None,
-    now: str | None,
-) -> None:
-    if not digests:
-        return
+def _waiting(digests: Collection[str], has_error: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that a watcher waits for one of these streams, and has this error."""
     triggers = select(Trigger.id).where(Trigger.stream_digest.in_(digests))
-    await session.execute(
-        update(Watcher)
-        .where(
-            Watcher.trigger_id.in_(triggers),
-            Watcher.state == "waiting",
-            Watcher.error.is_(None) if before is None else Watcher.error == before,
-        )
-        .values(error=now)
-    )
+    return and_(Watcher.trigger_id.in_(triggers), Watcher.state == "waiting", has_error)

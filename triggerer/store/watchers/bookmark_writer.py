@@ -65,12 +65,17 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
             self._wake()
 
     def _encode(self, change: BookmarkChange) -> EventRows:
-        """Raises: RowRefused: An event cannot be stored."""
+        """Raises: RowRefused: An event cannot be stored, or two events have the same key."""
         extras, keys, partition_keys = [], [], []
+        seen: set[str] = set()
         for number, event in enumerate(change.events):
             extras.append(encode_extra(event.payload, max_bytes=MAX_EVENT_BYTES))
             key = event.key if event.key is not None else f"~{change.change}.{number}"
             check_identity(key, 0)
+            if key in seen:
+                # The store would drop the second event.
+                raise RowRefused(f"two events before one bookmark have the key {key!r}")
+            seen.add(key)
             keys.append(key)
             if event.partition_key is not None:
                 check_partition_key(event.partition_key)

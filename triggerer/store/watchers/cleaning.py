@@ -30,6 +30,7 @@ from triggerer.store.schema.models import (
     WatcherPosition,
     WatcherReplay,
 )
+from triggerer.store.watchers.locks import lock_watchers
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,9 @@ async def mark_cleaned(
         `ask_for_replay` refuses replays of the other watchers that need the deleted events.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # Lock in the order of the ids, so that two such transactions cannot deadlock. The next statement reads the replay
-    # requests after the lock is granted, so it sees the requests of transactions that had the lock before.
-    await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
+    # The next statement reads the replay requests after the lock is granted, so it sees the requests of transactions
+    # that had the lock before.
+    await lock_watchers(session, chosen)
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)
         .join(Asset, Asset.id == Watcher.asset_id)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, case, exists, func, or_, select, update
+from sqlalchemy import and_, bindparam, case, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.dag_files.new_streams import may_open
@@ -17,6 +17,7 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Asset, Stream, Trigger, Watcher
 from triggerer.store.streams.leases import is_free
 from triggerer.store.watchers import stored_backlog
+from triggerer.store.watchers.locks import lock_watchers
 from triggerer.store.watchers.positions import load_positions, load_replays
 
 
@@ -163,14 +164,20 @@ async def write_waiting_reasons(session: AsyncSession, reasons: Mapping[str, str
     by_reason: dict[str, list[str]] = {}
     for digest in await session.scalars(free):
         by_reason.setdefault(reasons[digest], []).append(digest)
-    for reason, digests in by_reason.items():
-        triggers = select(Trigger.id).where(Trigger.stream_digest.in_(digests))
+    outdated = {
+        reason: and_(
+            Watcher.trigger_id.in_(select(Trigger.id).where(Trigger.stream_digest.in_(digests))),
+            or_(Watcher.error.is_(None), Watcher.error != reason, Watcher.state != "waiting"),
+        )
+        for reason, digests in by_reason.items()
+    }
+    if not outdated:
+        return
+    await lock_watchers(session, or_(*outdated.values()))
+    for reason, condition in outdated.items():
         await session.execute(
             update(Watcher)
-            .where(
-                Watcher.trigger_id.in_(triggers),
-                or_(Watcher.error.is_(None), Watcher.error != reason, Watcher.state != "waiting"),
-            )
+            .where(condition)
             .values(state="waiting", error=reason, owner=None, updated_at=func.now())
         )
 
@@ -231,8 +238,8 @@ async def reset_to_waiting(
 ) -> None:
     """Store the state `waiting` for the watchers of these streams that `owner` hosted last."""
     triggers = select(Trigger.id).where(Trigger.stream_digest.in_(list(stream_digests)))
+    hosted = and_(Watcher.trigger_id.in_(triggers), Watcher.owner == owner)
+    await lock_watchers(session, hosted)
     await session.execute(
-        update(Watcher)
-        .where(Watcher.trigger_id.in_(triggers), Watcher.owner == owner)
-        .values(state="waiting", owner=None, updated_at=func.now())
+        update(Watcher).where(hosted).values(state="waiting", owner=None, updated_at=func.now())
     )

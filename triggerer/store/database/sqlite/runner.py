@@ -64,12 +64,13 @@ class SqliteRunner(ScriptRunner):
             self._file.check()
             connection = self._connection or await self._open()
         seconds = self._commit_timeout.total_seconds()
+        collected: list[Announced] = []
         try:
             with translated(self._name):
                 # Wait even if cancelled: the thread cannot be interrupted, and the caller must learn the outcome.
                 result = await finish_in_thread(
                     connection,
-                    lambda sqlite: self._transact(sqlite, script, announced),
+                    lambda sqlite: self._transact(sqlite, script, collected),
                     seconds=seconds,
                 )
             # Check the file here. In the thread, the check would release Python's global lock and wait for it again.
@@ -90,13 +91,22 @@ class SqliteRunner(ScriptRunner):
             self._drop()
             with translated(self._name):
                 raise failed.__cause__ or failed from None
+        finally:
+            for one in collected:
+                announced.update(one)
 
     async def perform_step(self, step: Step) -> list[Row]:
         return await self.perform(single_step(step), {})
 
     def _transact(
-        self, connection: sqlite3.Connection, script: Script[T], announced: Announced
+        self, connection: sqlite3.Connection, script: Script[T], collected: list[Announced]
     ) -> T:
+        """Perform a script in a transaction. Called in the connection's thread.
+
+        The script's announcements are added to `collected` at the end of the script, as one item. A caller that no
+        longer waits may already be reading the announcements, so they must not change under it.
+        """
+        announced: Announced = {}
         connection.execute("BEGIN IMMEDIATE")
         before = connection.total_changes
         try:
@@ -107,6 +117,7 @@ class SqliteRunner(ScriptRunner):
             except sqlite3.Error:
                 raise _RollbackFailed from error
             raise
+        collected.append(announced)
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:

@@ -10,13 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import FormerLaunch, Launch
-from triggerer.store.database.statement import (
-    BoundStatement,
-    ParameterRows,
-    Statement,
-    parameter_rows,
-)
+from triggerer.store.database.script import Script
+from triggerer.store.database.statement import ParameterRows, Statement, parameter_rows
 from triggerer.store.database.transactions import database_now
+from triggerer.store.runs.attempts.steps import settle_attempts
 from triggerer.store.schema.models import DagRun, Instance, RunAttempt, RunLaunch
 
 _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
@@ -65,10 +62,13 @@ async def open_launches_of_ended_runs(
     ]
 
 
-def update_launches(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
-    """A step: store the current states of launches whose run has ended.
+def update_launches(launches: Sequence[tuple[int, Launch]]) -> Script[None]:
+    """Store the current states of launches whose run has ended, and settle the attempts that were unknown.
 
     The state is stored even if the run has a later attempt. A launch that the store shows as ended does not change.
+
+    Both happen in one transaction. Nobody looks again at a run without open launches, so an attempt that was left
+    unknown would stay unknown for ever.
 
     Args:
         launches: Each launch with its run's primary key.
@@ -86,7 +86,8 @@ def update_launches(launches: Sequence[tuple[int, Launch]]) -> BoundStatement:
         )
         for run_pk, one in launches
     ]
-    return _UPDATE(rows=ParameterRows(rows))
+    yield _UPDATE(rows=ParameterRows(rows))
+    yield settle_attempts([run_pk for run_pk, _ in launches])
 
 
 _UPDATE: Final = Statement(
