@@ -381,16 +381,18 @@ def test_a_file_that_changes_between_the_scan_and_the_move_stays(tmp_path: Path)
     assert list((tmp_path / "to").iterdir()) == []
 
 
+class Crash(BaseException):
+    pass
+
+
+def crash(*_: object) -> None:
+    raise Crash
+
+
 @pytest.mark.parametrize("at", ["marked", "reserved", "moved"])
 def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    class Crash(BaseException):
-        pass
-
-    def crash(*_: object) -> None:
-        raise Crash
-
     source, to = tmp_path / "a", tmp_path / "to"
     source.write_text("x")
     with monkeypatch.context() as patch:
@@ -419,14 +421,39 @@ def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     assert pending(tmp_path) == Pending([found])
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_new_file_with_the_name_and_inode_of_a_moved_one_has_an_id_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    (tmp_path / "a").write_text("x")
+    with monkeypatch.context() as patch:
+        if not is_marked:
+            # A crash between the move of the file and the next step has the same result.
+            patch.setattr(moving, "_mark_moved", lambda *_: None)
+        (first,), _ = moved(tmp_path)
+    # Another process finds the file and its event becomes durable, but the process dies before the release.
+    assert pending(tmp_path) == Pending([first])
+    # A file that is moved back has the same name and inode, as a new file that reuses the inode.
+    first.path.rename(tmp_path / "a")
+    (second,), failures = moved(tmp_path)
+    assert (failures, second.path) == ({}, first.path)
+    assert second.key != first.key
+    assert pending(tmp_path) == Pending([second])
+    release(tmp_path, second)
+    assert markers(tmp_path) == []
+
+
 def test_the_marker_of_a_move_that_never_came_about_is_deleted_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").touch()
-    (file,), _ = moved(tmp_path)
-    file.path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "_move_one", crash)
+        with pytest.raises(Crash):
+            moved(tmp_path)
     found = pending(tmp_path)
-    assert (found.moved, list(found.intended.values())) == ([], [file.key])
+    assert (found.moved, list(found.intended.values())) == ([], markers(tmp_path))
+    (tmp_path / "a").unlink()
     # From now on the marker counts as too old for a move that is still under way.
     monkeypatch.setattr(moving, "_STALE_NS", 0)
     assert pending(tmp_path) == Pending()
