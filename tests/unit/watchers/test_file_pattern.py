@@ -561,8 +561,36 @@ def test_what_is_remembered_survives_and_is_bounded_by_what_is_there(tmp_path: P
     again.forget_all_but(digests_of([seen("b")]))
     assert again.new_for(seen("a"), ["*"]) == {"*"}
     assert again.new_for(seen("b"), ["*"]) == set()
-    again.forget_all_but(set())
-    assert again.dump() == {"patterns": {}}
+    again.add(appeared(tmp_path, seen("c"), frozenset({"a*"})))
+    again.forget_all_but(digests_of([seen("c"), seen("d")]))
+    only = Memory(tmp_path, None)
+    only.add(appeared(tmp_path, seen("c"), frozenset({"a*"})))
+    assert again.dump() == only.dump()
+
+
+@pytest.mark.parametrize("others", [[], ["readme.csv"]])
+async def test_files_of_a_volume_that_was_unmounted_do_not_fire_again(
+    tmp_path: Path, others: list[str]
+) -> None:
+    inbox, volume, mount_point = (tmp_path / name for name in ("inbox", "volume", "mount_point"))
+    for folder in (inbox, mount_point):
+        folder.mkdir()
+    for name in others:
+        (mount_point / name).touch()
+    for name in ("a.txt", "b.txt"):
+        (inbox / name).touch()
+    async with StreamHarness() as streams:
+        one = await streams.add(watch(inbox, "*.txt", claim="remember"))
+        await until(lambda: len(one.events) == 2)
+        inbox.rename(volume)
+        mount_point.rename(inbox)
+        await scans()
+        inbox.rename(mount_point)
+        volume.rename(inbox)
+        (inbox / "c.txt").touch()
+        await until(lambda: len(one.events) > 2)
+        await scans()
+        assert names(one.events) == ["a.txt", "b.txt", "c.txt"]
 
 
 def test_a_value_of_the_store_holds_ninety_thousand_files_and_more_are_refused(
