@@ -67,9 +67,8 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._memory = Memory.restore(self._source, None, is_document=polled.items is None)
         self._validators: Validators | None = None
         self._cursor: Any = None
-        self._failed: dict[Delivery, None] = {}
-        self._due = 0.0
-        """The time at which the failed items are delivered again."""
+        self._failed: dict[Delivery, float] = {}
+        """The failed items, each with the time at which it is delivered again."""
         self._has_failed = anyio.Event()
         self._saved: Any = None
         self._is_ahead = False
@@ -94,9 +93,8 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         poll_at = 0.0
         while True:
             now = time.monotonic()
-            if self._failed and now >= self._due:
-                for delivery in self._take_failed():
-                    yield self._message(delivery), delivery
+            for delivery in self._take_due(now):
+                yield self._message(delivery), delivery
             if now < poll_at or len(self._failed) >= MOST_FAILED:
                 await self._wait(poll_at)
                 continue
@@ -191,16 +189,20 @@ class HttpSharedStreamProducer(SharedStreamProducer):
 
     async def _wait(self, poll_at: float) -> None:
         """Wait until the next poll is due, failed items are due, or an item fails."""
-        until = min(poll_at, self._due) if self._failed else poll_at
-        if len(self._failed) >= MOST_FAILED:
-            until = self._due
+        until = min(self._failed.values(), default=poll_at)
+        if len(self._failed) < MOST_FAILED:
+            until = min(until, poll_at)
         with anyio.move_on_after(max(until - time.monotonic(), 0.0)):
             await self._has_failed.wait()
         self._has_failed = anyio.Event()
 
-    def _take_failed(self) -> list[Delivery]:
-        taken = sorted(self._failed, key=lambda one: one.number)
-        self._failed.clear()
+    def _take_due(self, now: float) -> list[Delivery]:
+        """Return the failed items that are due, in the order of first delivery. They no longer wait."""
+        taken = sorted(
+            (one for one, due in self._failed.items() if due <= now), key=lambda one: one.number
+        )
+        for delivery in taken:
+            del self._failed[delivery]
         return taken
 
     def _message(self, delivery: Delivery) -> BrokerMessage:
@@ -220,21 +222,19 @@ class HttpSharedStreamProducer(SharedStreamProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         self._is_ahead = False
         self._has_advanced.set()
-        failures = 0
         for delivery, outcome in batch:
             match judge(outcome):
                 case Judgement.FAIL:
                     delivery.failures += 1
-                    failures = max(failures, delivery.failures)
-                    self._failed[delivery] = None
+                    self._failed[delivery] = time.monotonic() + self._policy.delay(
+                        delivery.failures
+                    )
+                    self._has_failed.set()
                 case Judgement.REJECT:
                     logger.warning("an item of %s was rejected, and is skipped", shown(self._url))
                     self._memory.settle(delivery)
                 case Judgement.ACK:
                     self._memory.settle(delivery)
-        if failures:
-            self._due = time.monotonic() + self._policy.delay(failures)
-            self._has_failed.set()
         await self._save()
 
     async def _save(self) -> None:

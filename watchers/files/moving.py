@@ -3,10 +3,16 @@
 1. A marker is created in `.moving` in the same directory. It is a symbolic link, because a link is created atomically.
    Its name is the appearance's id, and its text is the file's inode and new path. Nobody follows the link.
 2. The file is renamed to its new path.
-3. The file's event is created. Once the event is durable, the marker is deleted.
+3. The marker is renamed: `.moved` is added to its name.
+4. The file's event is created. Once the event is durable, the marker is deleted.
 
 After a crash, the next scan finds the marker, and creates the event again with the marker's id. The store keeps one
 event per id, so no file is lost, and no file fires twice.
+
+A repeated move uses the id of the interrupted move. It may do so because no event has the id of a marker without
+`.moved`. The inode and the name alone would not allow this: the moved file may have fired and be gone, and a new file
+of the same name may have its inode. If the marker has `.moved` and the file is gone, the marker is deleted. So a new
+file that is moved to the same path is never taken for the earlier one.
 
 A move never overwrites a file. If the new name is free, an empty file first reserves the name (`O_EXCL`), and the
 rename replaces only this empty file. If the new name is taken, the marker's id is added to the name.
@@ -31,6 +37,8 @@ MOVING: Final = ".moving"
 _LONGEST_SUFFIX: Final = 20
 _STALE_NS: Final = 60 * 1_000_000_000
 """A marker whose file was not moved is deleted at this age."""
+_MOVED: Final = ".moved"
+"""The end of the name of a marker whose file was moved."""
 
 
 @dataclass(slots=True)
@@ -89,10 +97,11 @@ def move(
         if target is None:
             (markers / id_).unlink(missing_ok=True)
         else:
+            _mark_moved(markers, id_)
             moved.append(
                 AppearedFile(file.name, target, file.size_bytes, file.modified_ns, id_, None)
             )
-    for folder in (move_to, directory):
+    for folder in (move_to, directory, markers):
         sync(folder)
     return moved, failures
 
@@ -129,14 +138,18 @@ def _unique(path: Path, id_: str) -> Path:
 def pending(directory: Path) -> Pending:
     """Return the files that were moved and not released, and the moves that were interrupted.
 
-    Markers without a moved file are deleted after a minute.
+    The marker of a moved file that is gone is deleted. The marker of a file that was not moved is deleted after a
+    minute: until then, another stream may be about to move the file.
 
     Raises:
-        OSError: The markers cannot be read.
+        OSError: The markers cannot be read or written.
     """
     found = Pending()
-    for id_ in _names(directory / MOVING):
-        marker = directory / MOVING / id_
+    markers = directory / MOVING
+    is_changed = False
+    for name in _names(markers):
+        marker = markers / name
+        id_ = name.removesuffix(_MOVED)
         try:
             text = os.fspath(marker.readlink())
             inode, path = text.split(":", 1)
@@ -145,11 +158,27 @@ def pending(directory: Path) -> Pending:
         file = _find(Path(path), int(inode), id_)
         if file is not None:
             found.moved.append(file)
-        elif _age_ns(id_) > _STALE_NS:
+            if name == id_:
+                # The process died after the move of the file, and before the marker was renamed.
+                _mark_moved(markers, id_)
+                is_changed = True
+        elif name != id_ or _age_ns(id_) > _STALE_NS:
             marker.unlink(missing_ok=True)
         else:
             found.intended[text] = id_
+    if is_changed:
+        sync(markers)
     return found
+
+
+def _mark_moved(markers: Path, id_: str) -> None:
+    """Record that the file was moved, so that its id is used for no other file. The file's event may fire now.
+
+    Errors are ignored, because the file was moved and has to fire. A marker that cannot be renamed cannot be deleted
+    either, and `release` reports this.
+    """
+    with suppress(OSError):
+        (markers / id_).rename(markers / f"{id_}{_MOVED}")
 
 
 def _names(markers: Path) -> list[str]:
@@ -176,7 +205,8 @@ def _age_ns(id_: str) -> int:
 
 def release(directory: Path, file: AppearedFile) -> None:
     """Delete the marker of a file whose event is durable. The file stays where it is."""
-    (directory / MOVING / file.key).unlink(missing_ok=True)
+    for name in (f"{file.key}{_MOVED}", file.key):
+        (directory / MOVING / name).unlink(missing_ok=True)
 
 
 def reject(directory: Path, file: AppearedFile) -> Path:

@@ -47,7 +47,14 @@ class Memory:
             self._known.setdefault(pattern, set()).add(digest)
 
     def forget_all_but(self, there: Set[bytes]) -> None:
-        """Forget the files whose digests are not in `there`."""
+        """Forget the files whose digests are not in `there`. If no digest of a file is in `there`, forget nothing.
+
+        If not one of the files is found, the volume of the directory may be unmounted, and the scan has read the mount
+        point. Without their records, all files would fire again when the volume is back. The device number does not
+        tell: it may change when the same volume is mounted again.
+        """
+        if all(known.isdisjoint(there) for known in self._known.values()):
+            return
         self._known = {
             pattern: kept for pattern, known in self._known.items() if (kept := known & there)
         }

@@ -381,16 +381,18 @@ def test_a_file_that_changes_between_the_scan_and_the_move_stays(tmp_path: Path)
     assert list((tmp_path / "to").iterdir()) == []
 
 
+class Crash(BaseException):
+    pass
+
+
+def crash(*_: object) -> None:
+    raise Crash
+
+
 @pytest.mark.parametrize("at", ["marked", "reserved", "moved"])
 def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    class Crash(BaseException):
-        pass
-
-    def crash(*_: object) -> None:
-        raise Crash
-
     source, to = tmp_path / "a", tmp_path / "to"
     source.write_text("x")
     with monkeypatch.context() as patch:
@@ -419,15 +421,40 @@ def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     assert pending(tmp_path) == Pending([found])
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_new_file_with_the_name_and_inode_of_a_moved_one_has_an_id_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    (tmp_path / "a").write_text("x")
+    with monkeypatch.context() as patch:
+        if not is_marked:
+            # A crash between the move of the file and the next step has the same result.
+            patch.setattr(moving, "_mark_moved", lambda *_: None)
+        (first,), _ = moved(tmp_path)
+    # Another process finds the file and its event becomes durable, but the process dies before the release.
+    assert pending(tmp_path) == Pending([first])
+    # A file that is moved back has the same name and inode, as a new file that reuses the inode.
+    first.path.rename(tmp_path / "a")
+    (second,), failures = moved(tmp_path)
+    assert (failures, second.path) == ({}, first.path)
+    assert second.key != first.key
+    assert pending(tmp_path) == Pending([second])
+    release(tmp_path, second)
+    assert markers(tmp_path) == []
+
+
 def test_the_marker_of_a_move_that_never_came_about_is_deleted_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").touch()
-    (file,), _ = moved(tmp_path)
-    file.path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "_move_one", crash)
+        with pytest.raises(Crash):
+            moved(tmp_path)
     found = pending(tmp_path)
-    assert (found.moved, list(found.intended.values())) == ([], [file.key])
-    # From here on, any marker counts as older than a move may take.
+    assert (found.moved, list(found.intended.values())) == ([], markers(tmp_path))
+    (tmp_path / "a").unlink()
+    # From now on the marker counts as too old for a move that is still under way.
     monkeypatch.setattr(moving, "_STALE_NS", 0)
     assert pending(tmp_path) == Pending()
     assert markers(tmp_path) == []
@@ -534,8 +561,36 @@ def test_what_is_remembered_survives_and_is_bounded_by_what_is_there(tmp_path: P
     again.forget_all_but(digests_of([seen("b")]))
     assert again.new_for(seen("a"), ["*"]) == {"*"}
     assert again.new_for(seen("b"), ["*"]) == set()
-    again.forget_all_but(set())
-    assert again.dump() == {"patterns": {}}
+    again.add(appeared(tmp_path, seen("c"), frozenset({"a*"})))
+    again.forget_all_but(digests_of([seen("c"), seen("d")]))
+    only = Memory(tmp_path, None)
+    only.add(appeared(tmp_path, seen("c"), frozenset({"a*"})))
+    assert again.dump() == only.dump()
+
+
+@pytest.mark.parametrize("others", [[], ["readme.csv"]])
+async def test_files_of_a_volume_that_was_unmounted_do_not_fire_again(
+    tmp_path: Path, others: list[str]
+) -> None:
+    inbox, volume, mount_point = (tmp_path / name for name in ("inbox", "volume", "mount_point"))
+    for folder in (inbox, mount_point):
+        folder.mkdir()
+    for name in others:
+        (mount_point / name).touch()
+    for name in ("a.txt", "b.txt"):
+        (inbox / name).touch()
+    async with StreamHarness() as streams:
+        one = await streams.add(watch(inbox, "*.txt", claim="remember"))
+        await until(lambda: len(one.events) == 2)
+        inbox.rename(volume)
+        mount_point.rename(inbox)
+        await scans()
+        inbox.rename(mount_point)
+        volume.rename(inbox)
+        (inbox / "c.txt").touch()
+        await until(lambda: len(one.events) > 2)
+        await scans()
+        assert names(one.events) == ["a.txt", "b.txt", "c.txt"]
 
 
 def test_a_value_of_the_store_holds_ninety_thousand_files_and_more_are_refused(
