@@ -86,9 +86,7 @@ class _Answer:
 
     def complete(self, error: Exception | None) -> None:
         self._error = error
-        self._pending.count -= 1
-        if self._pending.is_awaited:
-            self._pending.signal_room()
+        self._pending.give_room()
         self._done.set()
 
     async def wait(self) -> None:
