@@ -80,7 +80,8 @@ class PreparedTrigger:
     """A callable that makes the trigger of one row. Each call returns a new trigger.
 
     Before every call except the first, call `load` and wait until the load has ended, because the file of the class may
-    have changed.
+    have changed. The live member and the catch-ups of its watchers do this independently. So another caller may begin a
+    load between the end of a caller's load and the caller's next call: a call uses the last load that has ended.
     """
 
     def __init__(
@@ -91,11 +92,29 @@ class PreparedTrigger:
         self._isolation = isolation
         self._placement: Placement | None = isolation.placement_of(row.classpath, row.watcher_names)
         self.class_load: ClassLoad = begin(row)
+        """The load that was begun last."""
+        self._load_before: ClassLoad = self.class_load
+        """The load that had ended last when `class_load` was begun. Before the first call of `load`: `class_load`."""
 
     def load(self) -> ClassLoad:
-        """Begin to load the class again. If the load fails, the next call of this object raises the load's error."""
-        self.class_load = self._begin(self.row)
+        """Begin to load the class again, or return the load that is under way.
+
+        If the load fails, the next call of this object raises the load's error.
+        """
+        if self.class_load.is_settled:
+            self._load_before = self.class_load
+            self.class_load = self._begin(self.row)
         return self.class_load
+
+    def loaded_class(self) -> type[BaseEventTrigger]:
+        """Return the class from the last load that has ended.
+
+        Raises:
+            PluginError: No load has ended yet.
+            Exception: The error of that load.
+        """
+        load = self.class_load if self.class_load.is_settled else self._load_before
+        return load.result()
 
     def __call__(self) -> BaseEventTrigger:
         """Make the trigger.
@@ -104,7 +123,7 @@ class PreparedTrigger:
             Exception: The class could not be loaded, or the plugin's code raised this error.
         """
         row = self.row
-        cls = self.class_load.result()
+        cls = self.loaded_class()
         if self._placement is not None:
             cls = self._isolation.proxy_class(
                 cls, self._placement, classpath=row.classpath, name=row.display_name

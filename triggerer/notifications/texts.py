@@ -39,7 +39,7 @@ class Writer:
         """Write one message about several occurrences."""
         is_good = all(one.is_over for one in many)
         lines = [f"- {_summary(one)}" for one in many[:_MOST_LISTED]]
-        if left := len(many) - _MOST_LISTED:
+        if (left := len(many) - _MOST_LISTED) > 0:
             lines.append(f"- and {left} more")
         commands = dict.fromkeys(_LISTS[one.event] for one in many)
         lines += [f"Look: {command}" for command in commands]

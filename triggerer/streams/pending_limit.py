@@ -26,6 +26,12 @@ class PendingLimit:
         """Whether `signal_room` has to be called when `count` has fallen."""
         self._changed = Notifier()
 
+    def give_room(self) -> None:
+        """Subtract one event, because the store has answered or has not accepted the event."""
+        self.count -= 1
+        if self.is_awaited:
+            self.signal_room()
+
     def signal_room(self) -> None:
         """Wake the waiting tasks if `count` has fallen below the limit or to zero. Needed only if `is_awaited`."""
         if not self.count or self.count < self.limit:

@@ -89,6 +89,27 @@ async def test_events_and_bookmark_are_durable_together_and_in_order(declared: D
         assert (last.change, last.value) == ("b", 3)
 
 
+class Hostile:
+    """A payload whose own code raises an error while the store encodes it."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("hostile")
+
+
+async def test_a_change_that_cannot_be_encoded_is_not_awaited_by_the_next_load(
+    declared: Database,
+) -> None:
+    async with writing(declared) as writer:
+        events = [TriggerEvent(Hostile())]
+        change = BookmarkChange(FENCE, WATCHER, "x.Y", None, "a", b"1", events, lambda _: None)
+        with pytest.raises(RuntimeError, match="hostile"):
+            writer.submit_nowait(change)
+        assert not writer.is_writing(FENCE.stream_digest)
+        with anyio.fail_after(20):
+            assert (await writer.load(FENCE, 1, "x.Y")).change is None
+
+
 async def test_a_crash_between_events_and_bookmark_leaves_neither(
     declared: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

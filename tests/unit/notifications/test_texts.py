@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from triggerer.domain.notifications import Event, Occurrence
 from triggerer.notifications.texts import Writer
 from triggerer.observability.redaction import remember_secret
@@ -81,6 +83,14 @@ def test_a_digest_counts_lists_and_ends() -> None:
         "Page: https://triggerer.example/",
         "From: prod-1",
     ]
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, []), (15, []), (16, ["- and 1 more"])])
+def test_a_digest_counts_what_it_leaves_out(count: int, more: list[str]) -> None:
+    many = [Occurrence(Event.WATCHER_FAILING, str(n), f"orders/{n}", SINCE) for n in range(count)]
+    lines = WRITER.write_digest(many).body.splitlines()
+    assert [line for line in lines if line.startswith("- and ")] == more
+    assert sum(line.startswith("- watcher ") for line in lines) == min(count, 15)
 
 
 def test_a_message_shows_no_secret() -> None:

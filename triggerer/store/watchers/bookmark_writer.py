@@ -53,13 +53,14 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
             return await load_bookmark(session, watcher_id, classpath)
 
     def submit_nowait(self, change: BookmarkChange) -> None:
-        self._mark_submitted(change)
         try:
-            if change.events:
-                self._rows[change.change] = self._encode(change)
+            rows = self._encode(change) if change.events else None
         except RowRefused as error:
-            self._answer(change, error)
+            change.on_done(error)
             return
+        self._mark_submitted(change)
+        if rows is not None:
+            self._rows[change.change] = rows
         self._waiting.append(change)
         if self._is_idle:
             self._wake()

@@ -70,7 +70,8 @@ class Group:
     """One poll and its subscribers.
 
     `run` opens the stream, and raises an error when the stream has failed or `run` is cancelled. Subscribers may join
-    before `run` and during it, but not once the group `is_ending`. Call every method on the event loop's thread.
+    before `run` and during it, but not once the group `is_ending`. Call every method on the event loop's thread, except
+    `slow_watchers`.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Group:
         return self.state.outstanding
 
     def slow_watchers(self) -> list[str]:
-        """Return the names of the triggers whose queue is full."""
+        """Return the names of the triggers whose queue is full. Any thread may call this method."""
         return [one.name for one in self._slow_subscribers.full_subscribers()]
 
     # Life

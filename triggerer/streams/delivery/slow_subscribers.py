@@ -91,9 +91,11 @@ class SlowSubscribers:
         self.is_poll_paused, self._full_lane = False, None
 
     def full_subscribers(self) -> list[Subscriber]:
-        """Return the subscribers whose queue is full."""
+        """Return the subscribers whose queue is full. Any thread may call this method."""
         limit = self._state.ledger.next_seq - self._state.settings.subscriber_queue_size
-        return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
+        # Iterate over a copy: in another thread, a subscriber may join or leave during the iteration.
+        present = list(self._subscribers.present)
+        return [subscriber for subscriber in present if subscriber.pulled <= limit]
 
     def fail(self, subscriber: Subscriber, reason: str) -> None:
         ledger = self._state.ledger

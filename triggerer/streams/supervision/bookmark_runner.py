@@ -56,6 +56,7 @@ async def run_from_bookmark(
     async with aclosing(batches):
         async for batch in batches:
             events, value = _checked(batch, name)
+            encoded = _encode(value)
             # While the service stops, the limit is zero. `wait_for_room` then waits until it is cancelled, so nothing
             # new is stored.
             await pending.wait_for_room()
@@ -66,11 +67,16 @@ async def run_from_bookmark(
                 classpath,
                 previous,
                 uuid4().hex,
-                _encode(value),
+                encoded,
                 events,
                 answer.complete,
             )
-            store.submit_nowait(change)
+            try:
+                store.submit_nowait(change)
+            except BaseException:
+                # The store will never answer. For example, the code of an event's payload has raised.
+                pending.give_room()
+                raise
             await answer.wait()
             previous = change.change
 
@@ -86,9 +92,7 @@ class _Answer:
 
     def complete(self, error: Exception | None) -> None:
         self._error = error
-        self._pending.count -= 1
-        if self._pending.is_awaited:
-            self._pending.signal_room()
+        self._pending.give_room()
         self._done.set()
 
     async def wait(self) -> None:

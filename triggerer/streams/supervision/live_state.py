@@ -1,21 +1,20 @@
 """Reads the live state of streams, for reports and metrics.
 
-Any thread may call `read_streams`. It takes no lock, so that reports do not slow the delivery of messages. It copies
-each container in one step, and a number that changes meanwhile is at most a moment old.
+Any thread may call `read_streams`. It takes no lock, so that reports do not slow the delivery of messages. It iterates
+only over copies of containers, and a number that changes meanwhile is at most a moment old.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
-from typing import Final
+from typing import Final, TypeVar
 
 from triggerer.domain.live_state import LaneLive, Pause, StreamLive
 from triggerer.domain.watchers.lane_positions import encode_lane
 from triggerer.observability.redaction import redact_text
 from triggerer.streams.clock import published_at
 from triggerer.streams.delivery.group import Group
-from triggerer.streams.delivery.lane import Lane
 from triggerer.streams.supervision.manager import Manager
 from triggerer.streams.supervision.member import Member, MemberState
 from triggerer.streams.supervision.stream import SharedStream
@@ -25,6 +24,8 @@ _MOST_LANES_IN_ALL: Final = 4_096
 _FEWEST_LANES: Final = 4
 _MOST_NAMED: Final = 5
 
+_T = TypeVar("_T")
+
 
 def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[StreamLive]:
     """Return the live state of the streams that this process reads, sorted by readable name.
@@ -33,7 +34,7 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
         most_lanes: The most lanes to describe for each stream. If there are many streams, the limit is lower. A
             stream's totals cover all of its lanes.
     """
-    streams = list(manager.streams_by_id.items())
+    streams = _copy(manager.streams_by_id.items())
     # All streams of an instance share one row of the store, so the row describes a limited number of lanes.
     most = min(most_lanes, max(_FEWEST_LANES, _MOST_LANES_IN_ALL // (len(streams) or 1)))
     found = [_read(stream_id, stream, most) for stream_id, stream in streams]
@@ -41,7 +42,7 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
 
 
 def _read(stream_id: str, stream: SharedStream, most_lanes: int) -> StreamLive:
-    members = list(stream.members)
+    members = _copy(stream.members)
     group = stream.group
     name = redact_text(stream.name)
     counted = stream.counts.read()
@@ -81,12 +82,14 @@ def _read(stream_id: str, stream: SharedStream, most_lanes: int) -> StreamLive:
     )
 
 
-def _lanes(group: Group) -> list[Lane]:
+def _copy(container: Iterable[_T]) -> list[_T]:
+    """Return the items of a container that the event loop's thread may change meanwhile."""
     while True:
         try:
-            return list(group.state.lanes)
+            return list(container)
         except RuntimeError:
-            # The garbage collector interrupted the copy, and the event loop's thread has added a lane. Copy again.
+            # The event loop's thread ran during the copy, for example because the garbage collector called a finalizer,
+            # and it has added or removed an item. Copy again.
             continue
 
 
@@ -98,11 +101,11 @@ def _lane_views(group: Group, waiting: Mapping[Hashable, int], *, is_known: bool
         is_known: False: the producer cannot tell how many messages wait.
     """
     state = group.state
-    standing = dict(state.standing)
+    standing = dict(_copy(state.standing.items()))
     now = state.clock.monotonic()
     unread = {lane: count for lane, count in waiting.items() if count}
     views = []
-    for lane in _lanes(group):
+    for lane in _copy(state.lanes):
         key = lane.key
         at_broker, why = unread.pop(key, 0), standing.pop(key, None)
         if not (lane.outstanding or at_broker or why):
@@ -145,15 +148,17 @@ def _waiting(group: Group) -> Mapping[Hashable, int] | None:
     if producer is None:
         return None
     try:
-        return producer.get_waiting()
+        waiting = producer.get_waiting()
+        return None if waiting is None else dict(waiting)
     except Exception:
+        # The plugin's code raised, or the event loop's thread changed the mapping during the copy.
         return None
 
 
 def _lag_seconds(group: Group) -> float | None:
     """Return the seconds since the oldest outstanding message was published or, if that is unknown, was broadcast."""
     state = group.state
-    heads = [head for lane in _lanes(group) if (head := lane.head) is not None]
+    heads = [head for lane in _copy(state.lanes) if (head := lane.head) is not None]
     if not heads:
         return 0.0
     oldest = min(heads, key=lambda one: one.seq)
@@ -181,13 +186,13 @@ def _pauses(
         or state.lanes.outstanding_bytes >= settings.max_outstanding_bytes
     ):
         yield Pause("stream_full", None)
-    if full := list(state.lanes.full):
+    if full := _copy(state.lanes.full):
         yield Pause("lane_full", _named([_lane_name(lane) for lane in full]))
     if state.is_poll_waiting and (slow := group.slow_watchers()):
         yield Pause("slow_watcher", _named(slow))
     if state.blocked_by:
         yield Pause("parked_bound", next((m.blocked_by for m in members if m.blocked_by), None))
-    for lane, why in list(state.standing.items())[:_MOST_NAMED]:
+    for lane, why in _copy(state.standing.items())[:_MOST_NAMED]:
         yield Pause("standing", f"{_lane_name(lane)}: {why}")
 
 

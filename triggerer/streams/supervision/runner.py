@@ -53,7 +53,13 @@ class Runner:
                         f"run() of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                     )
                 pending.count += 1
-                sink.submit_nowait(StandaloneEvent(self), event, self.source, None, 0)
+                try:
+                    sink.submit_nowait(StandaloneEvent(self), event, self.source, None, 0)
+                except BaseException:
+                    # The sink has not accepted the event, so it will never answer. For example, the payload's own code
+                    # has raised.
+                    pending.give_room()
+                    raise
                 if sink.is_full:
                     await sink.wait_for_room()
                 await pending.wait_for_room()
@@ -70,9 +76,6 @@ class StandaloneEvent:
         self._runner = runner
 
     def complete(self, error: Exception | None) -> None:
-        pending = self._runner.pending
-        pending.count -= 1
-        if pending.is_awaited:
-            pending.signal_room()
+        self._runner.pending.give_room()
         if error is not None:
             self._runner.on_refused(error)

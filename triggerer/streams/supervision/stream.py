@@ -59,8 +59,9 @@ class SharedStream:
 
     @property
     def name(self) -> str:
-        """The readable name of the key."""
-        named = (member.stream_name for member in self.members if member.stream_name)
+        """The readable name of the key. Any thread may read it."""
+        # Iterate over a copy: in another thread, a member may be added or removed during the iteration.
+        named = (member.stream_name for member in list(self.members) if member.stream_name)
         return next(named, "") or readable_key(self.key)
 
     @property

@@ -9,9 +9,13 @@ from typing import Any, ClassVar
 import pytest
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.watchers.bookmarks import Bookmark, BookmarkChange
 from triggerer.domain.watchers.guarantees import Guarantee, guarantee_of
 from triggerer.errors import PluginError
 from triggerer.isolation import Isolation, IsolationSettings
+from triggerer.streams.pending_limit import PendingLimit
+from triggerer.streams.supervision.bookmark_runner import run_from_bookmark
 from triggerer.testing import StreamHarness
 
 
@@ -70,6 +74,31 @@ async def test_what_it_may_not_yield_is_its_error(batch: Any, said: str) -> None
         assert isinstance(one.error, PluginError)
         assert said in str(one.error)
         assert (one.events, streams.bookmarks) == ([], {})
+
+
+class Hostile:
+    """A store that cannot encode any change, because the code of a payload raises."""
+
+    async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
+        return Bookmark(None, None)
+
+    def submit_nowait(self, change: BookmarkChange) -> None:
+        raise RuntimeError("hostile")
+
+
+@pytest.mark.parametrize("value", [1, {1, 2}])
+async def test_what_was_not_submitted_is_not_pending(value: Any) -> None:
+    Yielding.batches = [([TriggerEvent(1)], value)]
+    pending = PendingLimit(1)
+    with pytest.raises((PluginError, RuntimeError), match=r"not JSON|hostile"):
+        await run_from_bookmark(
+            Yielding(),
+            name="one",
+            source=EventSource((WatcherRef(1, 1),), Fence("stream", "me", 1)),
+            store=Hostile(),
+            pending=pending,
+        )
+    assert pending.count == 0
 
 
 async def test_it_promises_effectively_once() -> None:

@@ -212,6 +212,29 @@ async def test_a_trigger_without_a_stream_that_cancels_its_own_task_fails_alone(
         assert service.store.payloads == [{"value": "good"}]
 
 
+@pytest.mark.rule(
+    "11: a `BaseException`, or code that cancels its own task, harms no other trigger"
+)
+async def test_a_payload_that_raises_leaves_no_room_taken_at_the_limit_of_pending_events(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise Panic("while the payload is encoded")
+
+    async with supervised() as service:
+        (alone,) = service.host(Alone(upstream.name, "alone"))
+        with monkeypatch.context() as patch:
+            patch.setattr(service.store, "submit_nowait", refuse)
+            upstream.put("bad")
+            await service.settle_down()
+        assert alone.state is MemberState.FAILING
+        assert alone.pending.count == 0
+        await service.pass_time(2)
+        upstream.put("good")
+        await service.settle_down()
+        assert service.store.payloads == [{"value": "good"}]
+
+
 # Errors that are no `Exception`
 
 ERRORS = [Panic("at the disco"), SystemExit(2), GeneratorExit()]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import anyio
+import pytest
 from anyio.lowlevel import checkpoint
 
 from tests.unit.streams.scene import Scene, Sink, context
@@ -197,3 +201,69 @@ async def test_a_derived_event_tells_when_its_message_was_published(scene: Scene
         await sink.until(lambda: len(sink.times) == 12)
     assert sink.times.count(now) == 2
     assert set(sink.times) == {now, None}
+
+
+@contextmanager
+def changing(*containers: dict[Any, Any], every: int) -> Iterator[None]:
+    """While the code in this context runs, remove the last item of the containers or add it again, in turns.
+
+    The event loop's thread may change the containers in this way while another thread reads them.
+
+    Args:
+        every: The containers change before every n-th line of the code.
+    """
+    last = [next(reversed(container.items())) for container in containers]
+    lines = count(1)
+
+    def change(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and next(lines) % every == 0:
+            for container, (key, value) in zip(containers, last, strict=True):
+                if key in container:
+                    del container[key]
+                else:
+                    container[key] = value
+        return change
+
+    before = sys.gettrace()
+    sys.settrace(change)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+        for container, (key, value) in zip(containers, last, strict=True):
+            container[key] = value
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+async def test_the_event_loop_may_change_everything_during_a_read(scene: Scene, every: int) -> None:
+    sink = Sink()
+    scene.gates["one", "a"] = anyio.Event()
+    async with hosted(scene, sink, "one", "two") as (manager, _):
+        scene.publish("a", lane="first")
+        scene.publish("b", lane="second")
+        await sink.until(lambda: ("one", "a") in scene.opened)
+        streams = manager.streams_by_id
+        stream = streams["digest"]
+        group = stream.group
+        assert group is not None
+        state = group.state
+        state.standing["first"] = state.standing["second"] = "refused"
+        for lane in state.lanes:
+            state.lanes.full[lane.key] = lane
+        state.is_poll_waiting = True
+        scene.waiting = {"first": 1, "second": 2}
+        streams["again"] = stream
+        with changing(
+            streams,
+            stream.members,
+            group.subscribers.present,
+            state.standing,
+            state.lanes.full,
+            scene.waiting,
+            every=every,
+        ):
+            found = read_streams(manager)
+        assert {one.stream for one in found} == {stream.name}
+        del streams["again"]
+        state.lanes.full.clear()
+        scene.gates["one", "a"].set()

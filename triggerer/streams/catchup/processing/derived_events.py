@@ -92,7 +92,7 @@ class CatchUpDeriver:
                 # The sink has not accepted the event, so it will never answer. For example, the payload's own code has
                 # raised.
                 in_flight.unresolved -= 1
-                self._give_room()
+                self._pending.give_room()
                 raise
 
     async def _wait_to_be_closed(self) -> None:
@@ -108,10 +108,5 @@ class CatchUpDeriver:
                 await pending.wait_for_room()
 
     def _mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
-        self._give_room()
+        self._pending.give_room()
         self._outcomes.mark_stored(in_flight, error)
-
-    def _give_room(self) -> None:
-        self._pending.count -= 1
-        if self._pending.is_awaited:
-            self._pending.signal_room()

@@ -34,9 +34,11 @@ class LaneTurns:
         self._ready: dict[Backlog, None] = {}
         """The lanes that may be read, in the order of their turns."""
         self._due: dict[Backlog, float] = {}
-        """By waiting lane, the time of its next turn."""
+        """By waiting lane, the time of its next turn. Infinity: the lane waits until `resume` or `restart`."""
         self._heap: list[tuple[float, int, Backlog]] = []
-        """The waiting lanes, by time. Outdated items of a lane remain here, and are ignored."""
+        """The waiting lanes with a finite time, by time. Outdated items of a lane remain here until their time, and are
+        ignored.
+        """
         self._resting: set[Backlog] = set()
         """The lanes that wait because they had no message. Other lanes wait because of a failure."""
         self._pushed = 0
@@ -92,7 +94,7 @@ class LaneTurns:
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         if not self._heap:
-            return self._not_before
+            return math.inf if self._due else self._not_before
         return max(self._heap[0][0], self._not_before)
 
     def postpone(self, backlog: Backlog, *, is_patient: bool) -> None:
@@ -161,8 +163,10 @@ class LaneTurns:
         if backlog is self._current:
             self._current = None
         self._due[backlog] = due
-        self._pushed += 1
-        heapq.heappush(self._heap, (due, self._pushed, backlog))
+        if due < math.inf:
+            # An item with an infinite time would remain in the heap after the lane's wait has ended.
+            self._pushed += 1
+            heapq.heappush(self._heap, (due, self._pushed, backlog))
 
     def _fall_due(self, now: float) -> Iterator[Backlog]:
         while self._heap and self._heap[0][0] <= now:

@@ -60,7 +60,7 @@ class TriggerMaker:
 
     def __call__(self) -> BaseEventTrigger:
         # Raises an error if the trigger's class was not loaded. The loaded class is only a placeholder, see `_load`.
-        self.prepared.class_load.result()
+        self.prepared.loaded_class()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
             raise InjectedError("in the constructor")
