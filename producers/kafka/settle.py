@@ -78,9 +78,8 @@ class Settler:
                 verdict.stale,
             )
         lane = verdict.lane
-        if lane is None:
+        if lane is None or verdict.is_outdated:
             return ()
-        delivery = lane.delivery
         offset = verdict.offset
         failures = 0
         is_dead_lettered = False
@@ -90,7 +89,7 @@ class Settler:
             if is_dead_lettered:
                 offset, failures = offset + 1, 0
         position = lane.position(offset, failures)
-        if not await self._commit(lane, position) or lane.delivery != delivery:
+        if not await self._commit(lane, position, verdict):
             return ()
         if verdict.failed is None or is_dead_lettered:
             lane.committed = position
@@ -144,14 +143,20 @@ class Settler:
         assert verdict.failed is not None
         return before + (1 if verdict.failed[1].blames_event else 0)
 
-    async def _commit(self, lane: LaneInFlight, position: CommittedPosition) -> bool:
-        """Commit the position; return whether it is committed."""
-        if lane.closed:
+    async def _commit(
+        self, lane: LaneInFlight, position: CommittedPosition, verdict: Verdict
+    ) -> bool:
+        """Commit the position; return whether it is committed and the verdict still applies.
+
+        An outdated verdict commits nothing: the lane may have been reset while a dead letter was written, and the
+        commit would overwrite the lane's new position.
+        """
+        if verdict.is_outdated:
             return False
         if position == lane.committed:
             return True
         if await self._commits.commit(lane.partition, lane.membership, position):
-            return True
+            return not verdict.is_outdated
         lane.close()
         logger.warning(
             "commit of %s at %d came after the partition was taken away: nothing was committed, "

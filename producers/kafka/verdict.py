@@ -23,6 +23,7 @@ class Verdict:
 
     Attributes:
         lane: The lane to advance; None if all messages are stale.
+        delivery: The lane's `delivery` when the batch was judged.
         offset: Where the lane continues: all earlier messages are done.
         failed: The message at `offset` that stops the lane, with its outcome; None if there is none.
         rest: The items after the failed message.
@@ -31,11 +32,18 @@ class Verdict:
     """
 
     lane: LaneInFlight | None
+    delivery: int
     offset: int
     failed: tuple[KafkaMessage, AdvanceOutcome] | None
     rest: Sequence[AdvanceItem]
     stale: int
     rejected: Sequence[tuple[KafkaMessage, AdvanceOutcome]]
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if the lane was closed or rewound after the batch was judged, so that its messages are stale now."""
+        lane = self.lane
+        return lane is not None and (lane.closed or lane.delivery != self.delivery)
 
 
 def judge(batch: Sequence[AdvanceItem]) -> Verdict:
@@ -59,10 +67,13 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
             # Nearly all messages have the same outcome object as the message before, so judge it only once.
             judged, judgement = outcome, judge_outcome(outcome)
         if judgement is _FAIL:
+            rest = batch[index + 1 :]
             return Verdict(
-                lane, message.offset, (message, outcome), batch[index + 1 :], stale, rejected
+                lane, lane.delivery, message.offset, (message, outcome), rest, stale, rejected
             )
         if judgement is _REJECT:
             rejected.append((message, outcome))
         current, last = lane, message
-    return Verdict(current, -1 if last is None else last.offset + 1, None, (), stale, rejected)
+    if current is None or last is None:
+        return Verdict(None, 0, -1, None, (), stale, rejected)
+    return Verdict(current, current.delivery, last.offset + 1, None, (), stale, rejected)

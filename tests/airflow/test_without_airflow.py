@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.errors import PluginError
+from triggerer.errors import DagError, PluginError
 from watchers.airflow import AirflowEventTrigger
 
 _PYTHON = os.environ.get("TRIGGERER_AIRFLOW_PYTHON")
@@ -29,6 +29,16 @@ def test_without_airflow_the_error_says_what_to_install() -> None:
 def test_a_class_outside_the_provider_packages_is_not_imported() -> None:
     with pytest.raises(PluginError, match="may not be loaded"):
         AirflowEventTrigger(classpath="os.path.PathLike", arguments={})
+
+
+class WithoutWraps(AirflowEventTrigger):
+    pass
+
+
+def test_a_subclass_without_wraps_is_refused_because_the_service_would_run_the_base_class() -> None:
+    with pytest.raises(DagError, match="WithoutWraps would run as AirflowEventTrigger") as refused:
+        WithoutWraps(object())
+    assert refused.value.hint == "set `wraps` in WithoutWraps to the class of the Airflow trigger"
 
 
 @pytest.mark.skipif(_HAS_AIRFLOW, reason="this is the environment with Airflow")

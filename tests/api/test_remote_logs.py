@@ -19,9 +19,11 @@ from triggerer.domain.log_requests import LogRequest, read_request
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import ConfigurationError
 from triggerer.executor.log_server import LogServer
+from triggerer.processes.instance_ids import new_instance_id
 from triggerer.store.runs.log_addresses import log_address_for
 from triggerer.store.schema.models import DagRun
 from triggerer.store.streams.leases import register_instance
+from triggerer.worker.logs.hosts import record_host
 
 HERE, THERE = "elsewhere:1:ended", "elsewhere:2:alive"
 LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
@@ -60,6 +62,21 @@ async def test_the_api_passes_on_the_log_of_another_machine(api: Api, tmp_path: 
     assert tail.content == b"line 49999\n"
     assert tail.headers["x-log-size"] == str(len(whole))
     assert followed.content == download.content == whole
+
+
+async def test_the_api_does_not_show_the_log_of_an_earlier_attempt_on_its_own_machine(
+    api: Api, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    log = Path(log_path(str(here), "daily", "manual__1"))
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"the first attempt\n")
+    record_host(here, new_instance_id())
+    async with other_machine(api, tmp_path / "there"), api.client("viewer") as client:
+        async with api.database.transaction() as session:
+            await session.execute(update(DagRun).values(log_home=str(here)))
+        part = await client.get(LOGS, params={"limit": 7})
+    assert part.content == b"line 0\n"
 
 
 async def test_an_error_while_a_log_is_sent_does_not_become_a_part_of_the_log(

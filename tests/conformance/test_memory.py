@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from triggerer.abc import SharedStreamProducer
+import anyio
+
+from triggerer.abc import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 from triggerer.testing import Feature, InMemoryBroker, InMemoryQueueProducer, ProducerConformance
 
 
@@ -45,3 +48,27 @@ class TestInMemoryQueue(TestInMemoryBroker):
 
     async def new_producer(self) -> SharedStreamProducer:
         return InMemoryQueueProducer(self.broker)
+
+
+async def test_a_producer_that_lost_a_lock_reads_the_lane_again_once_the_lane_is_free() -> None:
+    broker = InMemoryBroker(lock_s=0.05)
+    broker.publish("a", "b", "c")
+    first, second = broker.producer(), broker.producer()
+    acked = AdvanceOutcome(acked=1, failed=0, rejected=0)
+    stream, other = first.open_stream(), second.open_stream()
+    _, late = await anext(stream)
+    # Block the loop, so that the first producer cannot renew its lock.
+    time.sleep(0.06)
+    for value in ("a", "b"):
+        event, message = await anext(other)
+        assert event == value
+        await second.advance([AdvanceItem(message, acked)])
+    await second.aclose()
+    with anyio.fail_after(5):
+        event, message = await anext(stream)
+    assert event == "c"
+    await first.advance([AdvanceItem(late, acked)])
+    assert broker.committed() == 2, "a message from before the loss moved the position back"
+    await first.advance([AdvanceItem(message, acked)])
+    assert broker.committed() == 3
+    await first.aclose()

@@ -11,11 +11,13 @@ from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
 from triggerer.domain.outputs import output_token
+from triggerer.domain.run_logs import log_path
 from triggerer.domain.text.one_line import one_line
 from triggerer.executor.slots.run_execution import RunExecution
 from triggerer.executor.slots.worker_process import RunHandle
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.schema.models import DagRun
+from triggerer.worker.logs.hosts import is_log_of
 
 
 async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_house: House) -> None:
@@ -53,6 +55,12 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
     assert "hello from the task" in log
     assert "got {'n': 20, 'a': 1, 'b': 3}" in log
     assert "to stderr" in log
+
+
+async def test_an_executor_records_its_host_in_the_folder_of_the_logs(house: House) -> None:
+    async with house.executor("another:17391:7e812030"):
+        assert is_log_of(log_path(str(house.home), "d", "r"), "another:1:earlier")
+        assert not is_log_of(log_path(str(house.home), "d", "r"), "third:1:elsewhere")
 
 
 async def test_a_task_without_spark_has_its_outputs_token_and_learns_that_its_attempt_is_former(

@@ -22,6 +22,7 @@ from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import RunView
 from triggerer.store.runs.log_addresses import log_address_for
+from triggerer.worker.logs.hosts import is_log_of
 from triggerer.worker.logs.limit import next_hole
 
 _CONNECT_S: Final = 5.0
@@ -119,16 +120,26 @@ async def _read_at_machine(api: ApiContext, row: RunView, start: int, limit: int
     if row.log_path is None:
         raise no_log(row)
     try:
-        return await to_thread.run_sync(_read_here, row.log_path, start, limit)
-    except FileNotFoundError as error:
-        if row.executor is None or is_on_this_host(row.executor):
-            raise no_log(row) from error
+        part = await to_thread.run_sync(_read_here, row.log_path, row.executor, start, limit)
+    except FileNotFoundError:
+        part = None
     except OSError as error:
         raise unreadable(row, error) from error
+    if part is not None:
+        return part
+    if row.executor is None or is_on_this_host(row.executor):
+        raise no_log(row)
     return await _read_there(api, row, start, limit)
 
 
-def _read_here(path: str, start: int, limit: int) -> LogPart:
+def _read_here(path: str, executor: str | None, start: int, limit: int) -> LogPart | None:
+    """Return bytes of the file at `path`. None: an executor on another host has the log.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+    """
+    if not is_log_of(path, executor):
+        return None
     with Path(path).open("rb", buffering=0) as log:
         size = log.seek(0, 2)
         first = max(0, size + start) if start < 0 else start

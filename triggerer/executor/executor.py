@@ -61,6 +61,7 @@ class Executor:
         settings: ExecutorSettings,
         log_shipper: LogShipper | None = None,
     ) -> None:
+        self._instance_id = instance_id
         self._log_shipper = log_shipper
         self._wakeups = wakeups
         self._settings = settings
@@ -165,6 +166,7 @@ class Executor:
         Cancellation: No further run is claimed. Running runs have `shutdown_grace` to end; then they are killed and go
         back into the queue. No worker is left.
         """
+        await self._log_files.record_host(self._settings.home, self._instance_id)
         async with anyio.create_task_group() as tasks:
             # Do not use `await tasks.start(self._work)`. If this task were cancelled there, it would wait for the end
             # of `_work` for ever, because `_work` ends only after this task has set `_stopping`.

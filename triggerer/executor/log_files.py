@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 import anyio
+import structlog
 from anyio import to_thread
 
+from triggerer.worker.logs.hosts import record_host
 from triggerer.worker.logs.reading import tail
 from triggerer.worker.logs.writing import append_line
+
+_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -29,6 +34,16 @@ class LogFiles:
         self._works = threading.Lock()
         """Locked by the thread while it reads or writes, even if the caller no longer waits."""
 
+    async def record_host(self, home: Path, executor: str) -> None:
+        """Record that this executor writes logs below `home`, see `triggerer.worker.logs.hosts`.
+
+        A failure is only logged: the logs are read as before on this host, but not on hosts that share the folder.
+        """
+        try:
+            await self._in_thread(record_host, home, executor)
+        except OSError as error:
+            _log.warning("the host of the logs cannot be recorded", error=str(error))
+
     async def end(self, path: str, run_id: str, how: str) -> None:
         """Append the last line to the log of a run whose process has died, or that no process began.
 
@@ -43,7 +58,7 @@ class LogFiles:
         """Return the end of a log, as `worker.logs.reading.tail` does; empty also if reading takes too long."""
         return await self._in_thread(tail, path) or ""
 
-    async def _in_thread(self, function: Callable[..., T], *arguments: str) -> T | None:
+    async def _in_thread(self, function: Callable[..., T], *arguments: str | Path) -> T | None:
         if self._works.locked():
             return None
 

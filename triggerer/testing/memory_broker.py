@@ -28,7 +28,7 @@ class InMemoryMessage:
     lane: Hashable
     offset: int
     delivery: int
-    """How often the producer had gone back to a failed message of the lane before this delivery.
+    """How often the producer had gone back to the lane's committed position before this delivery.
 
     Once the producer has gone back again, it ignores an advance of this delivery.
     """
@@ -121,6 +121,11 @@ class _Reading:
         self.position = position
         self.delivery = 0
 
+    def rewind(self, position: int) -> None:
+        """Read from `position` on. An advance of an earlier message is ignored."""
+        self.position = position
+        self.delivery += 1
+
 
 class InMemoryQueueProducer(SharedStreamProducer):
     """Reads an `InMemoryBroker` as a queue: consumed messages cannot be read again.
@@ -151,8 +156,8 @@ class InMemoryQueueProducer(SharedStreamProducer):
         if self._is_paused:
             return None
         for lane, log in self._broker.logs().items():
-            if lane not in self._readings and self._lock(log):
-                self._readings[lane] = _Reading(log.committed)
+            if log.holder is not self and self._lock(log):
+                self._begin(lane, log.committed)
         for lane, reading in self._readings.items():
             log = self._broker.logs()[lane]
             if lane in self._paused_lanes:
@@ -163,6 +168,14 @@ class InMemoryQueueProducer(SharedStreamProducer):
                 self._readings[lane] = self._readings.pop(lane)
                 return InMemoryMessage(log.values[offset], lane, offset, reading.delivery)
         return None
+
+    def _begin(self, lane: Hashable, position: int) -> None:
+        """Read a lane that was just locked. The producer may have read the lane before and lost its lock."""
+        reading = self._readings.get(lane)
+        if reading is None:
+            self._readings[lane] = _Reading(position)
+        else:
+            reading.rewind(position)
 
     def _lock(self, log: _Log) -> bool:
         now = asyncio.get_running_loop().time()
@@ -190,8 +203,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
                 # A failure counts against the message only if a subscriber failed at this very message.
                 log.failures += 1 if outcome.blames_event else 0
                 if log.failures != self._broker.max_deliveries:
-                    reading.position = log.committed
-                    reading.delivery += 1
+                    reading.rewind(log.committed)
                     break
                 self._broker.dead_letters.append(message.value)
             elif judge(outcome) is Judgement.REJECT and self.dead_letters_rejected(message):

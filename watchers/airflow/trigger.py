@@ -34,12 +34,16 @@ class AirflowEventTrigger(BaseEventTrigger):
         trigger: Airflow's trigger. The service creates the trigger again from the result of its `serialize()`.
     Raises:
         DagError: `trigger` is no event trigger, or the service would run a base class of it, because its `serialize()`
-            names that class. With `wraps`, the trigger must be exactly of that class.
+            names that class. With `wraps`, the trigger must be exactly of that class. Or a subclass of
+            `AirflowEventTrigger` does not set `wraps`.
         PluginError: Airflow or the provider package is missing.
     """
 
     wraps: ClassVar[type[Any] | None] = None
-    """The Airflow class that a subclass wraps. None: the trigger can be of any class of a provider package."""
+    """The Airflow class that a subclass wraps. Every subclass must set it.
+
+    None, in `AirflowEventTrigger` itself: the trigger can be of any class of a provider package.
+    """
 
     def __new__(
         cls,
@@ -68,6 +72,7 @@ class AirflowEventTrigger(BaseEventTrigger):
         classpath: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
+        _check_wraps(type(self))
         if trigger is not None:
             classpath, given = _described(trigger)
             arguments = _as_json(given)
@@ -175,6 +180,16 @@ def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
         )
     classpath, kwargs = trigger.serialize()
     return classpath, kwargs
+
+
+def _check_wraps(cls: type[AirflowEventTrigger]) -> None:
+    if cls.wraps is None and cls not in (AirflowEventTrigger, _Acknowledged):
+        # Without `wraps`, `serialize` names `AirflowEventTrigger`, and the methods of the subclass would silently not
+        # run.
+        raise DagError(
+            f"{cls.__qualname__} would run as {AirflowEventTrigger.__qualname__}",
+            hint=f"set `wraps` in {cls.__qualname__} to the class of the Airflow trigger",
+        )
 
 
 def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:

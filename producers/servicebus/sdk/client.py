@@ -98,10 +98,16 @@ class Client:
         return self._client.get_queue_sender(queue_name)
 
     async def aclose(self) -> None:
-        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            await self._client.close()
+        try:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                with contextlib.suppress(Exception):  # The client is not used again.
+                    await self._client.close()
+        finally:
+            # Close the credential under a deadline of its own: its HTTP session must not stay open if the client's end
+            # fails or takes too long.
             if self._credential is not None:
-                await self._credential.close()
+                with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                    await self._credential.close()
 
 
 def default_credential(settings: ServiceBusSettings) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import anyio
@@ -76,6 +76,39 @@ async def test_a_cursor_of_another_filter_or_list_is_refused(database: Database)
             await follow_asset_events(session, window=WINDOW, after=page.next_cursor, asset="a")
         with pytest.raises(CursorRefused):
             await follow_asset_events(session, window=WINDOW, after="AAAA")
+
+
+async def test_events_that_were_submitted_long_ago_do_not_hide_a_transaction_that_is_still_open(
+    postgres: Database,
+) -> None:
+    """After a long outage of the database, events are written whose timestamps are old."""
+    await add_asset(postgres, 1, "a")
+    await add_asset(postgres, 2, "b")
+    follower = Follower(postgres)
+    async with anyio.create_task_group() as tasks, postgres.transaction() as session:
+        lower = await record_events(session, [NewAssetEvent(1)])
+        async with postgres.transaction() as other:
+            old = datetime.now(UTC) - timedelta(hours=1)
+            higher = await record_events(other, [NewAssetEvent(2, timestamp=old)])
+        tasks.start_soon(follower.read)
+        await anyio.sleep(0.3)
+    assert lower < higher
+    for _ in range(3):
+        await follower.read()
+    assert sorted(follower.known) == [*lower, *higher]
+
+
+async def test_a_follower_waits_no_longer_than_its_window_for_a_transaction_that_does_not_end(
+    postgres: Database,
+) -> None:
+    await add_asset(postgres, 1, "a")
+    (event,) = await emit(postgres, 1)
+    follower = Follower(postgres)
+    async with postgres.transaction() as session:
+        await record_events(session, [NewAssetEvent(1)])
+        with anyio.fail_after(4 * WINDOW.total_seconds()):
+            await follower.read()
+    assert list(follower.known) == [event]
 
 
 @pytest.mark.full

@@ -19,6 +19,7 @@ from triggerer.errors import TriggererError, UnknownDag, UnknownRun
 from triggerer.processes.instance_ids import new_instance_id
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.models import DagRun
+from triggerer.worker.logs.hosts import record_host
 
 HERE = new_instance_id()
 ELSEWHERE = "another:17391:7e812030"
@@ -185,6 +186,17 @@ async def test_a_log_that_another_machine_writes_into_a_shared_folder_is_followe
         followed.write("shared\n")
         await followed.until("shared\n")
         await followed.set(state="success")
+
+
+async def test_the_log_of_an_attempt_here_is_not_followed_for_an_attempt_on_another_host(
+    followed: Followed, tmp_path: Path
+) -> None:
+    record_host(tmp_path, HERE)
+    await followed.begin()
+    followed.write("first\n")
+    await followed.set(executor=ELSEWHERE, state="success")
+    assert f"on the machine of the executor {ELSEWHERE}" in await _refused(followed)
+    assert followed.out.getvalue() == b""
 
 
 async def test_a_log_that_cannot_be_followed_is_reported(

@@ -11,8 +11,10 @@ import pytest
 
 from tests.unit.cli.views import AT, run
 from triggerer.cli.runs import logs as run_logs
-from triggerer.errors import TriggererError
+from triggerer.domain.run_logs import log_path
+from triggerer.errors import NoLog, TriggererError
 from triggerer.processes.instance_ids import new_instance_id
+from triggerer.worker.logs.hosts import record_host
 
 LOG = b"hello\nh\xe9llo \x1b[1mbold\n"
 """With a byte that is no UTF-8, and one that JSON escapes."""
@@ -91,3 +93,20 @@ def test_a_run_that_nobody_claimed_has_no_log(
     monkeypatch.setattr(run_logs, "read", lambda config, ask: row)
     with pytest.raises(TriggererError, match=said):
         run_logs.logs("d", "r")
+
+
+def test_the_log_of_an_earlier_attempt_here_is_not_printed_for_an_attempt_on_another_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsysbinary: Any
+) -> None:
+    record_host(tmp_path, HERE)
+    path = Path(log_path(str(tmp_path), "d", "r"))
+    path.parent.mkdir()
+    path.write_bytes(b"the first attempt\n")
+    row = replace(run(None), state="success", executor=ELSEWHERE, log_path=str(path))
+    monkeypatch.setattr(run_logs, "read", lambda config, ask: row)
+    with pytest.raises(NoLog) as refused:
+        run_logs.logs("d", "r")
+    assert ELSEWHERE in str(refused.value.hint)
+    record_host(tmp_path, ELSEWHERE)
+    run_logs.logs("d", "r")
+    assert capsysbinary.readouterr().out == b"the first attempt\n"

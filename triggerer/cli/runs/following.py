@@ -16,6 +16,7 @@ from triggerer.domain.runs import RunState
 from triggerer.errors import NoLog
 from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.processes.instance_ids import is_on_this_host
+from triggerer.worker.logs.hosts import is_log_of
 from triggerer.worker.logs.reading import parts_of
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class _RunFollower:
         if row.log_path is None:
             return False
         try:
-            return self._log.copy(Path(row.log_path))
+            return is_log_of(row.log_path, row.executor) and self._log.copy(Path(row.log_path))
         except BrokenPipeError:
             raise
         except OSError as error:

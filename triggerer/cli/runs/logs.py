@@ -17,6 +17,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import print_json, wrong_use
 from triggerer.cli.terminal.session import read, settings_for, with_database
 from triggerer.operations.reading.run_logs import no_log, unreadable
+from triggerer.worker.logs.hosts import is_log_of
 from triggerer.worker.logs.reading import parts_of
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def logs(
 
 
 def _copy(config: Path | None, row: RunView, out: BinaryIO) -> None:
-    """Write the log to `out`, from the file or else from its copy in a bucket.
+    """Write the log of the run's last attempt to `out`, from the file or else from its copy in a bucket.
 
     Raises:
         NoLog: There is neither a file nor a copy.
     """
-    if row.log_path is not None:
+    if row.log_path is not None and is_log_of(row.log_path, row.executor):
         with suppress(FileNotFoundError), Path(row.log_path).open("rb", buffering=0) as log:
             out.writelines(part for _, part in parts_of(log))
             out.flush()

@@ -45,7 +45,7 @@ def no_log(row: RunView) -> NoLog:
     if row.executor is not None and not is_on_this_host(row.executor):
         may_wait = ", unless the run still waits for its worker" * (row.state == RunState.RUNNING)
         return NoLog(
-            f"there is no log of {run} on this machine: no file {row.log_path}",
+            f"there is no log of {run} on this machine; its path there is {row.log_path}",
             hint=f"it is on the machine of the executor {row.executor}{may_wait}",
         )
     if row.state == RunState.RUNNING:

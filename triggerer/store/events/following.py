@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
+import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import CursorRefused
@@ -27,12 +28,13 @@ from triggerer.store.schema.models import AssetEvent
 
 _NAME: Final = "asset_events_by_arrival"
 _MOST_MARKS: Final = 8
-_LATEST_SUBMISSION: Final = timedelta(minutes=10)
-"""The longest time that is assumed between an event's timestamp and its id.
-
-An event gets its timestamp when it is submitted, and its id when it is written. If the database is away, the event
-waits in between.
-"""
+_LOOK_S: Final = 0.02
+_WRITERS: Final = text("""
+SELECT virtualtransaction FROM pg_locks
+WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND relation = 'asset_event'::regclass
+""")
 
 
 class _State(BaseModel):
@@ -65,14 +67,14 @@ async def follow_asset_events(
 ) -> Page[AssetEventView]:
     """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
 
-    Later pages may return events of the last `window` again.
+    Later pages may return events of the last `window` again. On PostgreSQL, the first page waits until the transactions
+    that write events at that moment have ended, but no longer than `window`.
 
     Args:
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: False: begin with the oldest event. True: begin after the newest event. On PostgreSQL, the first
-            pages then also return events of the last minutes.
+        is_from_now: False: begin with the oldest event. True: begin after the newest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -134,23 +136,24 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
 
 
 async def _settled_id(session: AsyncSession, window: timedelta) -> int:
-    """Return a settled id for a client without a state: the id of an event that is older than all open transactions."""
+    """Return a settled id for a client without a state: the highest id, after a wait for transactions with lower ids.
+
+    An event's timestamp cannot replace the wait: it may be given, or be from before a long outage of the database.
+    """
+    top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
-        return await session.scalar(select(func.max(AssetEvent.id))) or 0
-    limit = await database_now(session) - window - _LATEST_SUBMISSION
-    low, high = 0, await session.scalar(select(func.max(AssetEvent.id))) or 0
-    # Binary search for the last event before `limit`. Timestamps do not strictly follow the ids, so the search may end
-    # at a nearby event. That is harmless, because the ids of nearby events are settled too.
-    while low < high:
-        middle = (low + high + 1) // 2
-        at: datetime | None = await session.scalar(
-            select(AssetEvent.timestamp)
-            .where(AssetEvent.id >= middle)
-            .order_by(AssetEvent.id)
-            .limit(1)
-        )
-        if at is not None and at < limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+        return top
+    # A transaction locks the table before it takes an id, and unlocks it after its events are visible. A transaction
+    # that begins to write now takes higher ids, so wait only for those that write already. After one `window`, an id
+    # counts as settled in any case.
+    give_up_at = anyio.current_time() + window.total_seconds()
+    writers = await _writers(session)
+    while writers and anyio.current_time() < give_up_at:
+        await anyio.sleep(_LOOK_S)
+        writers &= await _writers(session)
+    return top
+
+
+async def _writers(session: AsyncSession) -> set[str]:
+    """Return the transactions on PostgreSQL that may have written events and have not ended."""
+    return set(await session.scalars(_WRITERS))
