@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -42,6 +43,8 @@ class Spools:
         # An executor's id has colons, and Hadoop's file systems do not accept a colon in a name.
         self._folder = self._root / uuid4().hex
         self._lock: int | None = None
+        self._making = threading.Lock()
+        """Locked by a thread while it makes `_folder`."""
         self._limit = anyio.CapacityLimiter(_AT_ONCE)
         self._is_usable = find_spec("pyarrow") is not None
         self._runs: dict[int, Path] = {}
@@ -124,9 +127,10 @@ class Spools:
             )
 
     def _new_folder(self, run_pk: int) -> Path:
-        if self._lock is None:
-            self._folder.mkdir(parents=True, mode=0o700)
-            self._lock = _try_lock(self._folder)
+        with self._making:
+            if self._lock is None:
+                self._folder.mkdir(parents=True, mode=0o700)
+                self._lock = _try_lock(self._folder)
         folder = self._runs.setdefault(run_pk, self._folder / f"run-{run_pk}-{uuid4().hex[:8]}")
         made = folder / uuid4().hex[:8]
         made.mkdir(parents=True)
