@@ -42,6 +42,11 @@ async def spool(spools: Spools, run_pk: int) -> Path:
     return Path(reply["folder"])
 
 
+async def start_and_stop(spools: Spools) -> None:
+    with anyio.move_on_after(0.2):
+        await spools.run()
+
+
 async def test_the_first_two_runs_may_spool_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,3 +68,25 @@ async def test_the_first_two_runs_may_spool_at_the_same_time(
         tasks.start_soon(spool_one, 2)
     assert len({folder.parent for folder in folders}) == 2
     assert all(folder.is_dir() for folder in folders)
+
+
+async def test_an_executor_that_starts_leaves_a_folder_that_another_one_is_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, has_started = fcntl.flock, False
+
+    def lock_after_a_start(descriptor: int, operation: int) -> None:
+        nonlocal has_started
+        if not has_started:
+            has_started = True
+            anyio.from_thread.run(start_and_stop, spools_in(tmp_path))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_after_a_start)
+    spools = spools_in(tmp_path)
+    folders = [await spool(spools, 1)]
+    await start_and_stop(spools_in(tmp_path))
+    folders.append(await spool(spools, 2))
+    assert all(folder.is_dir() for folder in folders)
+    await start_and_stop(spools)
+    assert list((tmp_path / "spool").iterdir()) == []

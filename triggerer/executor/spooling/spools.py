@@ -34,7 +34,8 @@ class Spools:
     """The folder `home/spool`: a folder for each executor, and in it a folder for each run that reads spooled events.
 
     While an executor lives, it keeps a file in its folder locked. An executor that starts deletes the folders whose
-    file is not locked.
+    file is not locked. A folder's name begins with a dot until the file is locked, and no executor deletes such a
+    folder. If its executor dies at that moment, the empty folder stays.
     """
 
     def __init__(self, database: Database, home: Path) -> None:
@@ -76,8 +77,12 @@ class Spools:
             self._has_ended.set()
 
     def _delete_left(self) -> None:
-        for folder in self._root.glob("*"):
-            if folder != self._folder and (lock := _try_lock(folder)) is not None:
+        for folder in self._root.glob("[!.]*"):
+            if folder == self._folder:
+                continue
+            # OSError: a live process has locked the file, or the file cannot be opened.
+            with suppress(OSError):
+                lock = _lock(folder)
                 _delete(folder)
                 os.close(lock)
 
@@ -129,12 +134,23 @@ class Spools:
     def _new_folder(self, run_pk: int) -> Path:
         with self._making:
             if self._lock is None:
-                self._folder.mkdir(parents=True, mode=0o700)
-                self._lock = _try_lock(self._folder)
+                self._lock = self._make_folder()
         folder = self._runs.setdefault(run_pk, self._folder / f"run-{run_pk}-{uuid4().hex[:8]}")
         made = folder / uuid4().hex[:8]
         made.mkdir(parents=True)
         return made
+
+    def _make_folder(self) -> int:
+        """Make this executor's folder, and return the descriptor of its locked file."""
+        unlocked = self._root / f".{self._folder.name}"
+        unlocked.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _lock(unlocked)
+        try:
+            unlocked.rename(self._folder)
+        except OSError:
+            os.close(lock)
+            raise
+        return lock
 
     def _close(self) -> None:
         self._runs.clear()
@@ -171,17 +187,16 @@ async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def _try_lock(folder: Path) -> int | None:
+def _lock(folder: Path) -> int:
     """Lock the folder's file, and return the file's descriptor.
 
-    None: a live process has locked the file, or the file cannot be opened.
+    Raises:
+        OSError: Another process has locked the file, or the file cannot be opened.
     """
-    with suppress(OSError):
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            return None
-        return descriptor
-    return None
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
