@@ -53,7 +53,7 @@ async def until(holds: Callable[[], bool], timeout: float = 30) -> None:
 
 
 def markers(house: House) -> list[Path]:
-    return list((house.home / "unshipped").iterdir())
+    return [path for path in (house.home / "unshipped").glob("*/*") if path.name != "lock"]
 
 
 async def test_the_log_of_each_ended_run_is_copied(house: House, bucket: LogBucket) -> None:
@@ -115,6 +115,24 @@ async def test_the_next_process_copies_what_a_killed_one_left(
     assert bucket.read("team/here/prints/manual__1.log") == b"half a"
 
 
+async def test_an_executor_that_starts_leaves_the_logs_of_a_live_one_with_the_same_home(
+    house: House, bucket: LogBucket
+) -> None:
+    log = write_log(house, "manual__1")
+    async with shipping(shipper_of(house, bucket)) as live:
+        live.expect(str(log))
+        await until(lambda: len(markers(house)) == 1)
+        async with shipping(shipper_of(house, bucket)) as starting:
+            starting.ship(str(write_log(house, "manual__2")))
+            await until(lambda: bucket.list() != [])
+        assert bucket.list() == ["team/here/prints/manual__2.log"]
+        assert len(markers(house)) == 1
+    log.write_bytes(b"whole and more")
+    async with shipping(shipper_of(house, bucket)):
+        await until(lambda: not markers(house))
+    assert bucket.read("team/here/prints/manual__1.log") == b"whole and more"
+
+
 async def test_a_stopped_executor_copies_what_waits(house: House, bucket: LogBucket) -> None:
     log = house.home / "logs" / "prints" / "manual__1.log"
     log.parent.mkdir(parents=True)
@@ -160,7 +178,7 @@ async def test_a_log_that_was_deleted_before_it_was_copied_is_forgotten(
 async def test_a_note_that_was_cut_while_it_was_written_is_deleted(
     house: House, bucket: LogBucket
 ) -> None:
-    folder = house.home / "unshipped"
+    folder = house.home / "unshipped" / "dead"
     folder.mkdir(parents=True)
     (folder / "0123").write_text("")
     async with shipping(shipper_of(house, bucket)):
@@ -191,7 +209,8 @@ def write_log(house: House, name: str) -> Path:
 def spoil_marker(house: House, log: Path) -> None:
     """Make a folder at the path of the log's marker, so that the marker can be neither written nor deleted."""
     file = log.relative_to(house.home / "logs").as_posix()
-    (house.home / "unshipped" / hashlib.sha256(file.encode()).hexdigest()).mkdir()
+    (own,) = (house.home / "unshipped").iterdir()
+    (own / hashlib.sha256(file.encode()).hexdigest()).mkdir()
 
 
 async def test_a_marker_that_cannot_be_deleted_stops_no_copies(

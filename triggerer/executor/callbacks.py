@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 import anyio
@@ -110,7 +110,11 @@ class CallbackRunner:
         call = await self._claim()
         with suppress(_Interrupted):
             while call is not None:
-                async with open_worker(self._worker, self._get_guard()) as worker:
+                async with AsyncExitStack() as stack:
+                    async with self._handing_back(call):
+                        worker = await stack.enter_async_context(
+                            open_worker(self._worker, self._get_guard())
+                        )
                     call = await self._call_with(worker, call)
 
     async def _call_with(
@@ -122,16 +126,22 @@ class CallbackRunner:
             A claimed call that another worker must make. None: all claimed calls were made.
         """
         while call is not None and not worker.gone.is_set():
-            try:
+            async with self._handing_back(call):
                 await self._call(worker, call)
-            except anyio.get_cancelled_exc_class():
-                with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
-                    await self._record_once(call, is_done=False)
-                raise
             self._on_called(call.run)
             await self._record(call)
             call = await self._claim() if self._may_call() else None
         return call
+
+    @asynccontextmanager
+    async def _handing_back(self, call: CallbackOrder) -> AsyncIterator[None]:
+        """If the block is cancelled, make the call due again."""
+        try:
+            yield
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
+                await self._record_once(call, is_done=False)
+            raise
 
     async def _call(self, worker: WorkerProcess, call: CallbackOrder) -> None:
         """Let a process of the worker make the call.

@@ -1,19 +1,21 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
 Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. A marker, a file
-in `<home>/unshipped`, names each log until the log is copied. So a restarted executor copies the logs that a killed one
-left. A log is missed if its file or the home directory is lost, or if the executor is killed before the log has its
-marker. No run waits for the bucket.
+below `<home>/unshipped`, names each log until the log is copied. So an executor that starts copies the logs that dead
+executors with the same home left. A log is missed if its file or the home directory is lost, or if the executor is
+killed before the log has its marker. No run waits for the bucket.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import anyio
 import structlog
@@ -22,6 +24,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import BucketError
+from triggerer.executor.owned_folders import LOCK, delete, left_folders, make_owned
 from triggerer.shipped_logs.bucket import CHUNK_BYTES, Bucket, open_bucket
 from triggerer.shipped_logs.destinations import LogDestination
 from triggerer.synchronization import AutoResetEvent
@@ -47,7 +50,9 @@ class LogShipper:
 
     def __init__(self, home: Path, destination: LogDestination, host: str) -> None:
         self._logs = home.resolve() / "logs"
-        self._markers = home.resolve() / "unshipped"
+        self._root = home.resolve() / "unshipped"
+        self._markers = self._root / uuid4().hex
+        """The folder of this process, see `owned_folders`."""
         self._destination = destination
         self._host = host
         self._waiting: dict[str, None] = {}
@@ -67,12 +72,13 @@ class LogShipper:
         self._changed.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Copy logs until cancelled, first the logs that an earlier process left.
+        """Copy logs until cancelled, first the logs that dead processes left.
 
         Cancellation: Logs are copied for up to 5 s more. The remaining logs are copied after the next start.
         """
-        await to_thread.run_sync(self._find_left)
+        lock = await to_thread.run_sync(make_owned, self._markers)
         try:
+            await to_thread.run_sync(self._find_left)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write_markers)
                 task_status.started()
@@ -82,6 +88,8 @@ class LogShipper:
                 if self._waiting:
                     async with open_bucket(self._destination.bucket) as bucket:
                         await self._ship_waiting(bucket)
+            with anyio.move_on_after(_LAST_S, shield=True):
+                await to_thread.run_sync(self._leave_markers, lock, abandon_on_cancel=True)
 
     async def _ship_all(self) -> None:
         backoff = Backoff(first=1.0, longest=60.0)
@@ -101,7 +109,7 @@ class LogShipper:
                 await anyio.sleep(delay)
 
     async def _write_markers(self) -> None:
-        """Write a marker for each expected log: a file in `<home>/unshipped` that names the log.
+        """Write a marker for each expected log: a file that names the log.
 
         A thread writes the markers, because the file system may hang. A run begins without waiting for its marker.
         """
@@ -134,14 +142,22 @@ class LogShipper:
         return errors
 
     def _find_left(self) -> None:
-        self._markers.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for marker in self._markers.iterdir():
-            file = marker.read_text(errors="replace")
-            if marker == self._marker_path(file):
-                self._waiting[file] = None
-            else:
-                # The marker is incomplete, and names no log, because the process died or the disk was full.
-                marker.unlink()
+        """Take over the markers of dead processes."""
+        for folder in left_folders(self._root, self._markers):
+            for marker in _markers_in(folder):
+                file = marker.read_text(errors="replace")
+                # Another marker is incomplete, and names no log, because the process died or the disk was full.
+                if marker.name == _marker_name(file):
+                    marker.rename(self._marker_path(file))
+                    self._waiting[file] = None
+
+    def _leave_markers(self, lock: int) -> None:
+        """Let another process take over the markers. If there is none, delete their folder."""
+        # OSError: for instance, the home was deleted.
+        with suppress(OSError):
+            if not _markers_in(self._markers):
+                delete(self._markers)
+        os.close(lock)
 
     async def _ship_waiting(self, bucket: Bucket) -> None:
         """Copy all waiting logs.
@@ -188,7 +204,15 @@ class LogShipper:
         return Path(log_path).relative_to(self._logs).as_posix()
 
     def _marker_path(self, file: str) -> Path:
-        return self._markers / hashlib.sha256(file.encode()).hexdigest()
+        return self._markers / _marker_name(file)
+
+
+def _marker_name(file: str) -> str:
+    return hashlib.sha256(file.encode()).hexdigest()
+
+
+def _markers_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name != LOCK]
 
 
 async def _chunks(path: Path) -> AsyncGenerator[bytes, None]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
+import pytest
 
 from tests.executor.conftest import House
+from triggerer.executor.slots.worker_process import WorkerProcess, open_worker
 from triggerer.store.schema.models import DagRun
 
 DAG = """
@@ -142,6 +146,52 @@ async def test_callbacks_that_a_stop_interrupts_are_called_again(any_house: Hous
     async with house.executor("two"):
         await _called(house, pk)
     assert len(_notes(params)) == 2
+
+
+async def test_callbacks_are_called_however_often_no_process_can_be_started(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = any_house
+    failures = 0
+
+    @asynccontextmanager
+    async def open_after_four_failures(*arguments: Any) -> AsyncIterator[WorkerProcess]:
+        nonlocal failures
+        if failures < 4:
+            failures += 1
+            raise BlockingIOError("no process can be started")
+        async with open_worker(*arguments) as worker:
+            yield worker
+
+    monkeypatch.setattr("triggerer.executor.callbacks.open_worker", open_after_four_failures)
+    params = await _add(house)
+    (pk,) = await house.queue("d", params=params)
+    async with house.executor(sweep_every=timedelta(seconds=0.05)):
+        await _called(house, pk)
+    assert failures == 4
+    assert [line.split(" ")[0] for line in _notes(params)] == ["good", "last"]
+
+
+async def test_a_stop_while_the_worker_of_callbacks_starts_hands_the_call_back(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = any_house
+    starting = anyio.Event()
+
+    @asynccontextmanager
+    async def start_for_ever(*arguments: Any) -> AsyncIterator[WorkerProcess]:
+        starting.set()
+        await anyio.sleep_forever()
+        async with open_worker(*arguments) as worker:
+            yield worker
+
+    monkeypatch.setattr("triggerer.executor.callbacks.open_worker", start_for_ever)
+    (pk,) = await house.queue("d", params=await _add(house))
+    async with house.executor():
+        with anyio.fail_after(60):
+            await starting.wait()
+    run = await house.run(pk)
+    assert (run.callback, run.callback_attempts) == ("due", 0)
 
 
 async def test_callbacks_of_a_dead_executor_are_called_three_times_at_most(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
+import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +14,7 @@ import anyio
 import structlog
 
 from triggerer.domain.attempts import RunOrder
+from triggerer.executor.owned_folders import delete, left_folders, make_owned
 from triggerer.processes.child_process import ChildProcess
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.transactions import Database
@@ -24,7 +23,6 @@ from triggerer.synchronization import AutoResetEvent
 _log = structlog.get_logger(__name__)
 
 _MODULE: Final = "triggerer.executor.spooling.child"
-_LOCK: Final = "lock"
 _AT_ONCE: Final = 2
 """The most processes that write at the same time. Further runs wait, because all processes share the processors."""
 
@@ -32,8 +30,7 @@ _AT_ONCE: Final = 2
 class Spools:
     """The folder `home/spool`: a folder for each executor, and in it a folder for each run that reads spooled events.
 
-    While an executor lives, it keeps a file in its folder locked. An executor that starts deletes the folders whose
-    file is not locked.
+    An executor that starts deletes the folders that dead executors left, see `owned_folders`.
     """
 
     def __init__(self, database: Database, home: Path) -> None:
@@ -42,6 +39,8 @@ class Spools:
         # An executor's id has colons, and Hadoop's file systems do not accept a colon in a name.
         self._folder = self._root / uuid4().hex
         self._lock: int | None = None
+        self._making = threading.Lock()
+        """Locked by a thread while it makes `_folder`."""
         self._limit = anyio.CapacityLimiter(_AT_ONCE)
         self._is_usable = find_spec("pyarrow") is not None
         self._runs: dict[int, Path] = {}
@@ -60,7 +59,7 @@ class Spools:
                 await self._has_ended.wait()
                 self._has_ended.clear()
                 while self._ended:
-                    await anyio.to_thread.run_sync(_delete, self._ended.pop())
+                    await anyio.to_thread.run_sync(delete, self._ended.pop())
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._close)
@@ -73,10 +72,9 @@ class Spools:
             self._has_ended.set()
 
     def _delete_left(self) -> None:
-        for folder in self._root.glob("*"):
-            if folder != self._folder and (lock := _try_lock(folder)) is not None:
-                _delete(folder)
-                os.close(lock)
+        for _ in left_folders(self._root, self._folder):
+            # `left_folders` deletes each folder that it has yielded.
+            pass
 
     async def write(self, order: RunOrder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Write events into files. Return the paths of the files and the number of events.
@@ -124,9 +122,9 @@ class Spools:
             )
 
     def _new_folder(self, run_pk: int) -> Path:
-        if self._lock is None:
-            self._folder.mkdir(parents=True, mode=0o700)
-            self._lock = _try_lock(self._folder)
+        with self._making:
+            if self._lock is None:
+                self._lock = make_owned(self._folder)
         folder = self._runs.setdefault(run_pk, self._folder / f"run-{run_pk}-{uuid4().hex[:8]}")
         made = folder / uuid4().hex[:8]
         made.mkdir(parents=True)
@@ -135,13 +133,9 @@ class Spools:
     def _close(self) -> None:
         self._runs.clear()
         if self._lock is not None:
-            _delete(self._folder)
+            delete(self._folder)
             os.close(self._lock)
             self._lock = None
-
-
-def _delete(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
@@ -165,19 +159,3 @@ async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
     finally:
         await process.aclose()
     return reply
-
-
-def _try_lock(folder: Path) -> int | None:
-    """Lock the folder's file, and return the file's descriptor.
-
-    None: a live process has locked the file, or the file cannot be opened.
-    """
-    with suppress(OSError):
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            return None
-        return descriptor
-    return None

@@ -112,7 +112,7 @@ async def recover_calls(session: AsyncSession, *, executor: str, is_alone: bool)
 
     Args:
         executor: The executor that calls this function. It calls no callback at this moment, so a stored call with its
-            id was interrupted.
+            id was interrupted. Such a call does not count towards `MAX_CALLS`, because this executor has not died.
         is_alone: True if no other executor can be alive. Then all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []
@@ -127,6 +127,8 @@ async def recover_calls(session: AsyncSession, *, executor: str, is_alone: bool)
     )
     given_up = []
     for run in rows:
+        if run.callback_executor == executor:
+            run.callback_attempts -= 1
         run.callback = _DUE if run.callback_attempts < MAX_CALLS else None
         if run.callback is None:
             given_up.append(run.run_id)

@@ -38,7 +38,8 @@ class HttpApi:
 
     address: str
     headers: Callable[[], Mapping[str, str]] = dict
-    """Returns the headers. Called for each request, because a credential may be renewed while a launch is watched."""
+    """Returns the headers, or raises `NoAnswer` if a credential cannot be read. Called for each request, because a
+    credential may be renewed while a launch is watched."""
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> Any:

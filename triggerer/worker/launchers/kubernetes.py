@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.domain.attempt_states import AttemptState
+from triggerer.errors import ConfigurationError
 from triggerer.worker.launchers.cluster_http import HttpApi, NoAnswer, answered, watch_by_asking
 from triggerer.worker.launchers.protocol import (
     Absent,
@@ -40,7 +41,11 @@ _CONFLICT: Final = 409
 
 
 class KubernetesLauncher:
-    """Launches applications on Kubernetes, see `Launcher`."""
+    """Launches applications on Kubernetes, see `Launcher`.
+
+    Raises:
+        ConfigurationError: A certificate that the settings name cannot be loaded.
+    """
 
     name = KUBERNETES
     can_reattach = True
@@ -160,18 +165,28 @@ def _headers(conf: Mapping[str, str]) -> dict[str, str]:
     file = conf.get(f"{_AUTHENTICATE}.oauthTokenFile")
     if token is None:
         path = Path(file) if file else _IN_CLUSTER / "token"
-        token = path.read_text().strip() if path.is_file() else None
+        try:
+            token = path.read_text().strip() if path.is_file() else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise NoAnswer(f"the token in {path} cannot be read: {error}") from error
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 def _tls(address: str, conf: Mapping[str, str]) -> ssl.SSLContext | None:
     if not address.startswith("https://"):
         return None
-    authority = conf.get(f"{_AUTHENTICATE}.caCertFile")
-    if authority is None and (_IN_CLUSTER / "ca.crt").is_file():
-        authority = str(_IN_CLUSTER / "ca.crt")
-    context = ssl.create_default_context(cafile=authority)
     certificate = conf.get(f"{_AUTHENTICATE}.clientCertFile")
-    if certificate is not None:
-        context.load_cert_chain(certificate, conf.get(f"{_AUTHENTICATE}.clientKeyFile"))
+    try:
+        authority = conf.get(f"{_AUTHENTICATE}.caCertFile")
+        if authority is None and (_IN_CLUSTER / "ca.crt").is_file():
+            authority = str(_IN_CLUSTER / "ca.crt")
+        context = ssl.create_default_context(cafile=authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate, conf.get(f"{_AUTHENTICATE}.clientKeyFile"))
+    except OSError as error:
+        # An `ssl.SSLError` is an OSError, too.
+        raise ConfigurationError(
+            f"the certificates for {address} cannot be loaded: {error}",
+            hint=f"look at the files that {_AUTHENTICATE}.* of [spark] conf names",
+        ) from error
     return context

@@ -10,7 +10,15 @@ from triggerer.config import SparkSettings
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import FormerLaunch, Launch
 from triggerer.errors import ConfigurationError, RunFailed, SubmitFailed
-from triggerer.worker.launchers import Absent, Ended, Handle, Intent, Running, Unknown
+from triggerer.worker.launchers import (
+    Absent,
+    Ended,
+    Handle,
+    Intent,
+    Running,
+    Unknown,
+    launcher_named,
+)
 from triggerer.worker.launchers.kubernetes import KubernetesLauncher, label_of
 from triggerer.worker.launchers.standalone import StandaloneLauncher
 from triggerer.worker.launchers.yarn import YarnLauncher
@@ -204,6 +212,30 @@ def test_the_pods_phase_is_the_truth() -> None:
         assert getattr(launcher.find(TAG), "state", None) is AttemptState.SUCCESS
         api.set("Unknown")
         assert isinstance(launcher.find(TAG), Unknown)
+
+
+def test_without_its_certificates_kubernetes_has_no_launcher(tmp_path: Path) -> None:
+    authenticate = "spark.kubernetes.authenticate.submission"
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for key in ("caCertFile", "clientCertFile"):
+        for file in (tmp_path / "missing.pem", broken):
+            conf = {f"{authenticate}.{key}": str(file)}
+            with pytest.raises(ConfigurationError, match="certificates for https://c cannot be"):
+                launcher_named("kubernetes", SparkSettings(master="k8s://c", conf=conf))
+
+
+@pytest.mark.parametrize("token", ["no_text", "/proc/self/mem"])
+def test_a_token_that_cannot_be_read_leaves_a_launch_unknown(tmp_path: Path, token: str) -> None:
+    """Root may read each file, but nobody can read the first byte of `/proc/self/mem`."""
+    (tmp_path / "no_text").write_bytes(b"\xff")
+    file = tmp_path / token
+    with serving(Kubernetes()) as port:
+        settings = kubernetes_at(port)
+        settings.conf["spark.kubernetes.authenticate.submission.oauthTokenFile"] = str(file)
+        launcher = KubernetesLauncher(settings)
+        for sighting in (launcher.find(TAG), launcher.stop(Handle(TAG))):
+            assert f"the token in {file} cannot be read" in _reason(sighting)
 
 
 def test_a_pod_is_deleted_only_if_it_is_the_one_that_was_seen() -> None:
