@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,28 @@ async def test_a_hook_is_known_by_its_signature(api: Api) -> None:
     assert statuses == [201, 401, 401, 401]
     assert shaken.headers["webhook-allowed-origin"] == "shop.example"
     assert int(shaken.headers["webhook-allowed-rate"]) > 0
+
+
+@pytest.mark.parametrize("key", [b"", b"-"])
+async def test_a_hook_whose_secret_is_an_empty_variable_takes_no_events(
+    api: Api, key: bytes
+) -> None:
+    hook = HookSettings(asset="orders", secret="env:SHOP_SECRET")
+    settings = replace(api.context.settings, environ={"SHOP_SECRET": ""})
+    hooked = Api(replace(api.context, settings=settings), api.tokens).with_settings(
+        hooks={"shop": hook}
+    )
+    body = json.dumps(CLOUD_EVENT).encode()
+    signature = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
+    async with hooked.client(None) as client:
+        answer = await client.post(
+            f"{V1}/events/shop",
+            content=body,
+            headers={**STRUCTURED, "X-Signature-256": signature},
+        )
+    assert answer.status_code == 500
+    assert answer.json()["detail"] == "api.hooks.shop.secret is empty"
+    assert await api.audit() == []
 
 
 async def test_more_requests_than_fit_are_told_to_come_again(api: Api) -> None:
