@@ -356,3 +356,31 @@ async def test_a_path_that_is_too_long_for_a_file_system_shows_the_page(api: Api
     async with api.client(None) as client:
         for path in (f"/{'x' * 300}", f"/assets/{'x' * 5_000}.js"):
             assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("order", ["orders"]),
+        ("ORD%ERS", ["orders"]),
+        ("o%d%s", ["orders"]),
+        ("r%r", ["orders", "report"]),
+        ("%", ["orders", "report"]),
+        ("", ["orders", "report"]),
+        ("d%o", []),
+        ("or%rd", []),
+        ("ord_rs", []),
+        (".*", []),
+        ("%" * 200 + "Z", []),
+        ("o%" * 200, []),
+    ],
+)
+async def test_a_pattern_of_airflow_is_found_in_order_and_in_a_moment(
+    api: Api, pattern: str, found: list[str]
+) -> None:
+    """A regular expression made of the pattern took time that doubled with each `%`."""
+    async with api.client("viewer") as client:
+        answer = (await client.get("/api/v2/assets", params={"name_pattern": pattern})).json()
+    assert [asset["name"] for asset in answer["assets"]] == found
+    assert answer["total_entries"] == len(found)
