@@ -1,4 +1,4 @@
-"""`logs?follow=true` sends a log from its beginning when the log is replaced."""
+"""`logs?follow=true` sends a log from its beginning when the log is replaced, and sends its headers at once."""
 
 from __future__ import annotations
 
@@ -125,3 +125,22 @@ async def until_it_serves(api: Api, executor: str) -> None:
             if await log_address_for(session, executor) is not None:
                 return
         await anyio.sleep(0.01)
+
+
+async def test_the_headers_of_a_log_that_is_still_empty_are_sent_at_once(
+    api: Api, tmp_path: Path
+) -> None:
+    write_log(tmp_path, b"")
+    async with followed(api) as log:
+        assert log.answer.headers["x-log-size"] == "0"
+        await change_run(api, state="success")
+        await log.expect_end()
+
+
+async def test_an_offset_behind_the_end_waits_for_the_log_to_reach_it(
+    api: Api, tmp_path: Path
+) -> None:
+    write_log(tmp_path, OLD)
+    async with followed(api, offset=len(OLD) + 2) as log:
+        write_log(tmp_path, OLD + b"12345")
+        await log.expect(b"345")
