@@ -123,6 +123,22 @@ async def test_metadata_that_lack_something_are_reported(
     )
 
 
+async def test_over_https_the_cookie_of_the_sign_in_is_gone_at_its_end(
+    api: Api, provider: OidcProviderServer
+) -> None:
+    proxied = with_provider(api, provider).with_settings(behind_proxy=True)
+    async with proxied.client(None, **{"X-Forwarded-Proto": "https"}) as browser:
+        browser.base_url = httpx.URL("https://127.0.0.1")
+        done = await sign_in(browser)
+    (deleted,) = [
+        one
+        for one in done.headers.get_list("set-cookie")
+        if one.startswith("__Host-triggerer-oidc=")
+    ]
+    # A browser ignores a cookie whose name begins with `__Host-`, unless it has both.
+    assert {"Max-Age=0", "Secure", "Path=/"} <= set(deleted.split("; "))
+
+
 async def test_a_code_counts_once(api: Api, provider: OidcProviderServer) -> None:
     async with with_provider(api, provider).client(None) as browser:
         begun = await browser.get("/oidc/login")
