@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from tests.api.conftest import Api
 from tests.services.oidc_provider import OidcProviderServer, open_oidc_provider
@@ -121,6 +122,32 @@ async def test_metadata_that_lack_something_are_reported(
     assert (
         answer.json()["detail"] == f"the metadata of the provider at {provider.issuer} lack {key}"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/token", b"<html>", "the provider's answer has no tokens"),
+        ("/token", b"[]", "the provider's answer has no tokens"),
+        ("/token", b'{"expires_in": "soon"}', "the provider's answer has no tokens"),
+        ("/keys", b"<html>", "the OpenID Connect provider does not answer"),
+        ("/keys", b"{}", "the provider's keys cannot be read"),
+        ("/keys", b'{"keys": null}', "the provider's keys cannot be read"),
+        ("/keys", b'{"keys": []}', "the provider's keys cannot be read"),
+        ("/keys", b'{"keys": [{"kty": "RSA"}]}', "the provider's keys cannot be read"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_reported_and_the_next_sign_in_succeeds(
+    api: Api, provider: OidcProviderServer, path: str, body: bytes, said: str
+) -> None:
+    async with with_provider(api, provider).client(None) as browser:
+        provider.bodies[path] = body
+        with capture_logs() as logged:
+            answer = await sign_in(browser)
+        assert (answer.status_code, logged) == (503, [])
+        assert answer.json()["detail"].startswith(said)
+        provider.bodies.clear()
+        assert (await sign_in(browser)).status_code == 303
 
 
 async def test_over_https_the_cookie_of_the_sign_in_is_gone_at_its_end(
