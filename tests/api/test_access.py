@@ -7,6 +7,7 @@ from dataclasses import replace
 import httpx
 import pytest
 from sqlalchemy import func, select, update
+from structlog.testing import capture_logs
 
 from tests.api.conftest import Api
 from triggerer.store.access.sessions import create_login
@@ -367,6 +368,9 @@ async def test_each_sign_in_and_sign_out_has_a_row_in_the_audit(api: Api) -> Non
         ({"Sec-Fetch-Site": "none"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "http://127.0.0.1/"}, 403),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.example"}, 403),
         ({"Sec-Fetch-Site": "same-origin", "Content-Type": "text/plain"}, 415),
     ],
@@ -382,6 +386,17 @@ async def test_a_change_by_cookie_comes_from_our_own_page(
             headers={"Content-Type": "application/json", **headers},
         )
     assert answer.status_code == status
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_a_stranger_whose_origin_is_malformed_is_refused_without_an_error_in_the_log(
+    api: Api, method: str
+) -> None:
+    async with api.client(None, Origin="http://[") as stranger:
+        with capture_logs() as logged:
+            answer = await stranger.request(method, f"{V1}/session", json={"token": "x"})
+    assert answer.status_code == 403
+    assert logged == []
 
 
 async def test_a_login_link_signs_in_once(api: Api) -> None:

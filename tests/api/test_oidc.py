@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from tests.api.conftest import Api
 from tests.services.oidc_provider import OidcProviderServer, open_oidc_provider
@@ -122,6 +123,48 @@ async def test_metadata_that_lack_something_are_reported(
     assert (
         answer.json()["detail"] == f"the metadata of the provider at {provider.issuer} lack {key}"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/token", b"<html>", "the provider's answer has no tokens"),
+        ("/token", b"[]", "the provider's answer has no tokens"),
+        ("/token", b'{"expires_in": "soon"}', "the provider's answer has no tokens"),
+        ("/keys", b"<html>", "the OpenID Connect provider does not answer"),
+        ("/keys", b"{}", "the provider's keys cannot be read"),
+        ("/keys", b'{"keys": null}', "the provider's keys cannot be read"),
+        ("/keys", b'{"keys": []}', "the provider's keys cannot be read"),
+        ("/keys", b'{"keys": [{"kty": "RSA"}]}', "the provider's keys cannot be read"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_reported_and_the_next_sign_in_succeeds(
+    api: Api, provider: OidcProviderServer, path: str, body: bytes, said: str
+) -> None:
+    async with with_provider(api, provider).client(None) as browser:
+        provider.bodies[path] = body
+        with capture_logs() as logged:
+            answer = await sign_in(browser)
+        assert (answer.status_code, logged) == (503, [])
+        assert answer.json()["detail"].startswith(said)
+        provider.bodies.clear()
+        assert (await sign_in(browser)).status_code == 303
+
+
+async def test_over_https_the_cookie_of_the_sign_in_is_gone_at_its_end(
+    api: Api, provider: OidcProviderServer
+) -> None:
+    proxied = with_provider(api, provider).with_settings(behind_proxy=True)
+    async with proxied.client(None, **{"X-Forwarded-Proto": "https"}) as browser:
+        browser.base_url = httpx.URL("https://127.0.0.1")
+        done = await sign_in(browser)
+    (deleted,) = [
+        one
+        for one in done.headers.get_list("set-cookie")
+        if one.startswith("__Host-triggerer-oidc=")
+    ]
+    # A browser ignores a cookie whose name begins with `__Host-`, unless it has both.
+    assert {"Max-Age=0", "Secure", "Path=/"} <= set(deleted.split("; "))
 
 
 async def test_a_code_counts_once(api: Api, provider: OidcProviderServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,28 @@ async def test_a_hook_is_known_by_its_signature(api: Api) -> None:
     assert int(shaken.headers["webhook-allowed-rate"]) > 0
 
 
+@pytest.mark.parametrize("key", [b"", b"-"])
+async def test_a_hook_whose_secret_is_an_empty_variable_takes_no_events(
+    api: Api, key: bytes
+) -> None:
+    hook = HookSettings(asset="orders", secret="env:SHOP_SECRET")
+    settings = replace(api.context.settings, environ={"SHOP_SECRET": ""})
+    hooked = Api(replace(api.context, settings=settings), api.tokens).with_settings(
+        hooks={"shop": hook}
+    )
+    body = json.dumps(CLOUD_EVENT).encode()
+    signature = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
+    async with hooked.client(None) as client:
+        answer = await client.post(
+            f"{V1}/events/shop",
+            content=body,
+            headers={**STRUCTURED, "X-Signature-256": signature},
+        )
+    assert answer.status_code == 500
+    assert answer.json()["detail"] == "api.hooks.shop.secret is empty"
+    assert await api.audit() == []
+
+
 async def test_more_requests_than_fit_are_told_to_come_again(api: Api) -> None:
     async with api.client() as client:
         async with anyio.create_task_group() as tasks:
@@ -335,3 +358,31 @@ async def test_a_path_that_is_too_long_for_a_file_system_shows_the_page(api: Api
     async with api.client(None) as client:
         for path in (f"/{'x' * 300}", f"/assets/{'x' * 5_000}.js"):
             assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("order", ["orders"]),
+        ("ORD%ERS", ["orders"]),
+        ("o%d%s", ["orders"]),
+        ("r%r", ["orders", "report"]),
+        ("%", ["orders", "report"]),
+        ("", ["orders", "report"]),
+        ("d%o", []),
+        ("or%rd", []),
+        ("ord_rs", []),
+        (".*", []),
+        ("%" * 200 + "Z", []),
+        ("o%" * 200, []),
+    ],
+)
+async def test_a_pattern_of_airflow_is_found_in_order_and_in_a_moment(
+    api: Api, pattern: str, found: list[str]
+) -> None:
+    """A regular expression made of the pattern took time that doubled with each `%`."""
+    async with api.client("viewer") as client:
+        answer = (await client.get("/api/v2/assets", params={"name_pattern": pattern})).json()
+    assert [asset["name"] for asset in answer["assets"]] == found
+    assert answer["total_entries"] == len(found)

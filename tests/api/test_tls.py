@@ -14,12 +14,14 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from tests.api.conftest import Api
 from tests.api.test_connections import served
 from tests.services.availability import skip_or_fail
 from tests.services.certificates import Authority
 from tests.services.process import ServiceUnavailable
+from triggerer.api import tls
 from triggerer.api.listening import open_listener
 from triggerer.api.tls import Certificate
 from triggerer.config.sections import ApiSettings
@@ -122,6 +124,34 @@ def test_a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not
     used.reload_if_changed()
     assert _shown_by(used, authority) == first
     authority.issue(certificate, key, days=60)
+    used.reload_if_changed()
+    assert _shown_by(used, authority) != first
+
+
+@pytest.mark.parametrize("vanishing", ["tls.crt", "tls.key"])
+def test_a_file_that_vanishes_before_it_is_loaded_leaves_the_old_certificate_in_use(
+    authority: Authority,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vanishing: str,
+) -> None:
+    used = Certificate(*files)
+    first = _shown_by(used, authority)
+    authority.issue(*files, days=60)
+
+    def vanish() -> ssl.SSLContext:
+        (tmp_path / vanishing).rename(tmp_path / "away")
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    with monkeypatch.context() as between, capture_logs() as logged:
+        between.setattr(tls, "_new_context", vanish)
+        used.reload_if_changed()
+    (warning,) = logged
+    assert "cannot be read: No such file or directory" in warning["error"]
+    assert _shown_by(used, authority) == first
+    # The renamed file has the time of change that was seen already.
+    (tmp_path / "away").rename(tmp_path / vanishing)
     used.reload_if_changed()
     assert _shown_by(used, authority) != first
 

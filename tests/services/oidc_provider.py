@@ -18,7 +18,10 @@ from joserfc.jwk import RSAKey
 
 
 class OidcProviderServer:
-    """The provider. `claims` describe the next person. `spoil` overwrites claims of a token before it is signed."""
+    """The provider. `claims` describe the next person. `spoil` overwrites claims of a token before it is signed.
+
+    `bodies` has, by path, bodies that are sent with status 200 in place of the right ones.
+    """
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048, {"kid": "k1"})
@@ -26,6 +29,7 @@ class OidcProviderServer:
         self.claims: dict[str, Any] = {"sub": "u1", "email": "ann@example.com", "groups": ["ops"]}
         self.spoil: dict[str, Any] = {}
         self.changed_metadata: dict[str, Any] = {}
+        self.bodies: dict[str, bytes] = {}
         self.issuer = ""
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -92,10 +96,11 @@ def open_oidc_provider() -> Iterator[OidcProviderServer]:
             self.answer(found or {"error": "invalid_grant"}, 200 if found else 400)
 
         def answer(self, value: Any, status: int = 200) -> None:
-            self.send_response(status)
+            body = provider.bodies.get(self.path)
+            self.send_response(status if body is None else 200)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
-            self.wfile.write(json.dumps(value).encode())
+            self.wfile.write(json.dumps(value).encode() if body is None else body)
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -163,9 +163,10 @@ class _Answer:
             if b"cache-control" not in present:
                 headers.append((b"cache-control", _NO_CACHE))
             message["headers"] = headers
-            # Do not send the headers yet: the ETag is computed from the body, which comes next. A streamed answer comes
-            # in several parts, and gets no ETag.
-            if self._is_read and message["status"] == 200 and b"etag" not in present:
+            # Do not send the headers yet: the ETag is computed from the body, which comes next. A streamed answer has
+            # no length. It gets no ETag, and its headers are sent now, because its first bytes may come much later.
+            is_whole = b"content-length" in present
+            if self._is_read and is_whole and message["status"] == 200 and b"etag" not in present:
                 self._start = message
                 return
             await self._send(message)

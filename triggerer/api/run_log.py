@@ -18,7 +18,7 @@ from triggerer.domain.log_requests import LONGEST_REQUEST, VALID_S, LogRequest
 from triggerer.errors import BucketError, NoLog, ServerBusy
 from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.operations.reading.shipped_logs import LogCopy, open_copy
-from triggerer.processes.instance_ids import is_on_this_host
+from triggerer.processes.instance_ids import host_and_pid, is_on_this_host
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import RunView
 from triggerer.store.runs.log_addresses import log_address_for
@@ -42,6 +42,24 @@ class LogPart:
 
     A hole is a range of bytes that were cut from a long log, see `triggerer.worker.logs.limit`.
     """
+    path: str | None
+    """The path of the file on its machine. None: only the copy in the bucket is left."""
+    host: str | None = None
+    """The machine that has the file. None: the file was read here, where it may be in a shared folder."""
+    is_copy: bool = False
+    """Whether the bytes are of the copy in the bucket. A copy has no holes, so it may be shorter than the log."""
+
+    def is_of_same_log(self, earlier: LogPart) -> bool:
+        """Return whether this is a part of the log from which `earlier` was read before.
+
+        It is not if another executor writes the log of the next attempt, or if the file was truncated or replaced.
+        """
+        is_moved = any(
+            None not in pair and pair[0] != pair[1]
+            for pair in ((self.path, earlier.path), (self.host, earlier.host))
+        )
+        is_shorter = self.size < earlier.size and self.is_copy == earlier.is_copy
+        return not is_moved and not is_shorter
 
     def without_hole(self) -> tuple[bytes, int]:
         """Return the bytes before the first hole, and the position where the next part begins."""
@@ -98,7 +116,37 @@ class LogReader:
             part = await copy.read(start, limit)
         if part is None:
             raise no_log(self.row)
-        return LogPart(part.start, part.size, part.body, None)
+        assert self.row.executor is not None
+        host, _ = host_and_pid(self.row.executor)
+        return LogPart(
+            part.start, part.size, part.body, None, self.row.log_path, host=host, is_copy=True
+        )
+
+
+class GrowingLog:
+    """Reads a log as it grows. If another log takes its place, that log is read from its beginning.
+
+    Args:
+        first: Names the log, and the position at which the reading begins.
+    """
+
+    def __init__(self, log: LogReader, first: LogPart) -> None:
+        self._log = log
+        self._last = first
+        self._position = first.start
+
+    async def read_on(self, limit: int) -> bytes | None:
+        """Return the next bytes, or None if the log has no further bytes yet. Bytes of holes are left out.
+
+        Raises:
+            TriggererError, ServerBusy: See `LogReader.read`.
+        """
+        part = await self._log.read(self._position, limit)
+        if not part.is_of_same_log(self._last):
+            part = await self._log.read(0, limit)
+        self._last = part
+        body, self._position = part.without_hole()
+        return body if part.body else None
 
 
 @asynccontextmanager
@@ -145,7 +193,7 @@ def _read_here(path: str, executor: str | None, start: int, limit: int) -> LogPa
         first = max(0, size + start) if start < 0 else start
         hole = next_hole(log.fileno(), first)
         log.seek(first)
-        return LogPart(first, size, log.read(limit), hole)
+        return LogPart(first, size, log.read(limit), hole, path)
 
 
 async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
@@ -185,7 +233,8 @@ async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> 
         ) from error
     hole = head["hole"]
     where = None if hole is None else (int(hole[0]), int(hole[1]))
-    return LogPart(int(head["start"]), int(head["size"]), body, where)
+    machine, _ = host_and_pid(row.executor)
+    return LogPart(int(head["start"]), int(head["size"]), body, where, row.log_path, host=machine)
 
 
 async def read_whole(

@@ -32,7 +32,7 @@ class Certificate:
         self._certificate = certificate
         self._key = certificate if key is None else key
         self.context: Final = _new_context()
-        self._loaded = self._written_at()
+        self._loaded: tuple[int, ...] = self._written_at()
         self._load()
 
     async def follow(self) -> None:
@@ -89,6 +89,13 @@ class Certificate:
             raise ConfigurationError(
                 f"[api] tls_certificate: {self._certificate} has no certificate, or {self._key} has no key",
                 hint="both are PEM files: -----BEGIN CERTIFICATE-----, -----BEGIN PRIVATE KEY-----",
+            ) from error
+        except OSError as error:
+            # A file has vanished since `_written_at`. It may come back with the same time of change.
+            self._loaded = ()
+            raise ConfigurationError(
+                f"[api] tls_certificate: {self._certificate} or {self._key} cannot be read: {error.strerror}",
+                hint=_READABLE,
             ) from error
 
 

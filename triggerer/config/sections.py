@@ -43,6 +43,12 @@ def _named(placements: dict[str, str]) -> dict[str, str]:
     return placements
 
 
+def _hook_secret(secret: str) -> str:
+    if not secret:
+        raise ValueError("the secret of a hook must be a text")
+    return secret
+
+
 def _seconds(value: Any) -> Any:
     # An environment variable is text. pydantic reads text as an ISO 8601 duration, and would refuse "30".
     return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
@@ -258,7 +264,7 @@ class HookSettings:
 
     asset: str
     """The asset that gets the events."""
-    secret: str = field(repr=False)
+    secret: Annotated[str, AfterValidator(_hook_secret)] = field(repr=False)
     """The key of the HMAC that signs each body. May be `env:NAME` or `file:PATH`."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
@@ -23,6 +25,13 @@ from triggerer.worker.logs.hosts import record_host
 
 HERE = new_instance_id()
 ELSEWHERE = "another:17391:7e812030"
+
+
+class FullDisk(BytesIO):
+    """An output whose disk is full."""
+
+    def write(self, data: object, /) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Followed:
@@ -105,6 +114,21 @@ async def test_a_queued_run_is_followed_through_two_attempts_until_it_has_ended(
         followed.write("arts\nrun r: success\n")
         await followed.set(state="success")
     assert followed.out.getvalue() == b"first\nsecond, in parts\nrun r: success\n"
+
+
+async def test_a_full_disk_behind_the_output_is_no_error_of_the_log(followed: Followed) -> None:
+    await followed.begin()
+    followed.write("one\n")
+    followed.out = FullDisk()
+    with pytest.raises(OSError, match="No space left on device"):
+        await followed.follow()
+
+
+async def test_a_log_that_cannot_be_read_is_named(followed: Followed, tmp_path: Path) -> None:
+    await followed.begin()
+    Path(log_path(str(tmp_path), "d", "r")).mkdir(parents=True)
+    with pytest.raises(TriggererError, match=r"the log of 'r' cannot be read: .*Is a directory"):
+        await followed.follow()
 
 
 async def test_a_run_that_has_ended_is_printed_whole(followed: Followed) -> None:

@@ -96,6 +96,15 @@ async def test_a_backup_of_the_future_is_refused_and_nothing_is_changed(watched:
     assert await requests(watched) == []
 
 
+@pytest.mark.parametrize("margin", [timedelta(days=3000 * 365), timedelta.max])
+async def test_a_margin_that_begins_before_the_calendar_is_refused_and_nothing_is_changed(
+    watched: Database, margin: timedelta
+) -> None:
+    with pytest.raises(TriggererError, match="reaches back before the year 1"):
+        await restored(watched, margin=margin)
+    assert await requests(watched) == []
+
+
 async def test_a_database_that_a_service_uses_is_refused(watched: Database) -> None:
     if watched.dialect == "sqlite":
         pytest.skip(

@@ -1,10 +1,13 @@
 """`runs logs` prints a log."""
 
+import errno
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +44,31 @@ def test_as_json_it_is_the_text_of_one_object_whatever_the_tasks_printed(
     shown = json.loads(capsysbinary.readouterr().out)
     assert shown["log"] == "hello\nh\ufffdllo \x1b[1mbold\n"
     assert (shown["state"], shown["log_path"]) == ("success", str(log))
+
+
+def test_a_full_disk_behind_the_output_is_no_error_of_the_log(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=full))
+        with pytest.raises(OSError, match="No space left on device"):
+            run_logs.logs("d", "r")
+
+
+def test_a_log_that_cannot_be_read_is_named(log: Path) -> None:
+    log.unlink()
+    log.mkdir()
+    with pytest.raises(TriggererError, match=r"the log of .* cannot be read: .*Is a directory"):
+        run_logs.logs("d", "r")
+
+
+def test_a_log_whose_disk_fails_is_named(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("triggerer.worker.logs.reading.next_hole", fail)
+    with pytest.raises(TriggererError, match=r"the log of .* cannot be read: .*Input/output error"):
+        run_logs.logs("d", "r")
 
 
 HERE = new_instance_id()

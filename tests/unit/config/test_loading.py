@@ -167,6 +167,10 @@ def test_a_wrong_value_is_refused_with_its_origin(section: str, key: str, value:
         ("[triggerer]\nstall_threshold = -1", "stall_threshold: it must be at least 0, not -1"),
         ('[core]\nshutdown_grace = "5 minutes"', "it must be a number of seconds, not '5 minutes'"),
         ('[triggerer.isolation]\nfoo = "thread"', "isolation: 'foo' is neither"),
+        (
+            '[api.hooks.shop]\nasset = "orders"\nsecret = ""',
+            "[api] hooks: the secret of a hook must be a text, not ''",
+        ),
         ("connections = 3", ": [connections] must be a table"),
         ("[connections]\nkafka = 3", ": [connections.kafka] must be a table"),
     ],

@@ -8,10 +8,12 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.views import run
 from triggerer.cli.runs.following import _GrowingLog
 from triggerer.worker.logs.limit import LogLimit, cut_line
 from triggerer.worker.logs.reading import parts_of
@@ -91,9 +93,10 @@ def test_a_follower_prints_each_line_once_and_says_what_it_missed(
     limit = LogLimit(descriptor, MOST)
     out = io.BytesIO()
     follower = _GrowingLog(out)
+    row = replace(run(None), log_path=str(path))
     for batch in range(20):
         write(descriptor, batch * 1_000, 1_000)
-        follower.copy(path)
+        follower.copy(row)
         limit.enforce()
     # The follower was in time: it has all lines, and nothing else.
     assert numbers_in(out.getvalue()) == list(range(20_000))
@@ -101,7 +104,7 @@ def test_a_follower_prints_each_line_once_and_says_what_it_missed(
     for batch in range(20, 40):
         write(descriptor, batch * 1_000, 1_000)
         limit.enforce()
-    follower.copy(path)
+    follower.copy(row)
     numbers = numbers_in(out.getvalue())
     assert len(numbers) == len(set(numbers))
     assert numbers[-1] == 39_999

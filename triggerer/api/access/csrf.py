@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
 
@@ -37,4 +36,5 @@ def refuse_other_origins(connection: ASGIConnection[Any, Any, Any, Any]) -> None
 
 
 def _is_own(origin: str | None, host: str | None) -> bool:
-    return origin is not None and host is not None and urlsplit(origin).netloc == host.lower()
+    # A browser sends an origin as scheme://host:port, without a path. A program may send any text.
+    return origin is not None and host is not None and origin.partition("://")[2] == host.lower()

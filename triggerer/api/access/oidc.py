@@ -96,7 +96,8 @@ class OidcProvider:
             SignInNeeded: The sign-in did not start in this browser or is too old. Or the provider refuses it, or the
                 provider's token is not valid.
             RoleNeeded: `[api.oidc] roles` names no role for the values of the person's claim.
-            ServerBusy: The provider does not answer, or its metadata are incomplete or name another issuer.
+            ServerBusy: The provider does not answer, or its metadata are incomplete or name another issuer. Or its
+                tokens or keys cannot be read.
         """
         pending = self._verified(cookie)
         if pending is None or not _equal(str(pending["s"]), state):
@@ -126,6 +127,8 @@ class OidcProvider:
             ) from error
         except httpx.HTTPError as error:
             raise ServerBusy(f"the provider does not answer: {error}") from error
+        except ValueError as error:
+            raise ServerBusy(f"the provider's answer has no tokens: {error}") from error
         return found
 
     async def _claims(
@@ -178,9 +181,15 @@ class OidcProvider:
 
     async def _load_keys(self, metadata: Mapping[str, Any]) -> Any:
         if self._keys is None:
+            from joserfc.errors import JoseError
             from joserfc.jwk import KeySet
 
-            self._keys = KeySet.import_key_set(await self._get(metadata["jwks_uri"]))  # type: ignore[arg-type]
+            found = await self._get(metadata["jwks_uri"])
+            try:
+                self._keys = KeySet.import_key_set(found)  # type: ignore[arg-type]
+            except (JoseError, LookupError, TypeError, ValueError) as error:
+                # The library does not check the form of a key set.
+                raise ServerBusy(f"the provider's keys cannot be read: {error!r}") from error
         return self._keys
 
     async def _get(self, url: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import answers_repeats
 from triggerer.config.references import resolve
 from triggerer.domain.actors import Actor, Role
-from triggerer.errors import BadRequest, NothingThere, SignInNeeded
+from triggerer.errors import BadRequest, ConfigurationError, NothingThere, SignInNeeded
 from triggerer.operations.emitting import emit_once
 from triggerer.pluginkit.cloudevents import read_cloudevents
 from triggerer.store.listing.views import AssetEventView
@@ -77,11 +77,11 @@ async def receive_from_hook(
     name = part(hook)
     settings = api.settings.api.hooks.get(name)
     body = await request.body()
-    secret = None if settings is None else _secret(api, name, settings.secret)
-    expected = hmac.new((secret or "-").encode(), body, hashlib.sha256).hexdigest()
+    key = "-" if settings is None else _secret(api, name, settings.secret)
+    expected = hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
     given = next((request.headers[one] for one in _SIGNATURES if one in request.headers), "")
     is_right = hmac.compare_digest(f"sha256={expected}".encode(), given.encode("utf-8", "replace"))
-    if settings is None or secret is None or not is_right:
+    if settings is None or not is_right:
         # An unknown hook gets this answer too, so that the answer does not tell which names exist.
         raise SignInNeeded(
             "the signature does not match, or there is no such hook",
@@ -165,14 +165,18 @@ def _events_in(body: bytes, headers: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _secret(api: ApiContext, name: str, written: str) -> str:
+    """Return the secret of a hook.
+
+    Raises:
+        ConfigurationError: The secret cannot be read, or is empty. With an empty secret, anybody could sign.
+    """
     file = api.settings.file
-    found = resolve(
-        written,
-        f"api.hooks.{name}.secret",
-        api.settings.environ,
-        file.parent if file else api.settings.core.home,
-    )
-    return str(found)
+    setting = f"api.hooks.{name}.secret"
+    base = file.parent if file else api.settings.core.home
+    found = str(resolve(written, setting, api.settings.environ, base))
+    if not found:
+        raise ConfigurationError(f"{setting} is empty", hint=f"set a secret at {written}")
+    return found
 
 
 ROUTER = Router(

@@ -16,7 +16,7 @@ from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import reads
-from triggerer.api.run_log import LogReader, open_log, read_whole
+from triggerer.api.run_log import GrowingLog, LogPart, open_log, read_whole
 from triggerer.domain.runs import RunState
 from triggerer.errors import ServerBusy, TriggererError, UnknownRun
 from triggerer.store.listing.views import RunView
@@ -76,7 +76,7 @@ async def logs(
     }
     if follow:
         api.refuse_followers(_MOST_FOLLOWERS)
-        stream = _following(api, access, row, first.start)
+        stream = _following(api, access, row, first)
         return Stream(stream, media_type=_MEDIA_TYPE, headers=headers)  # type: ignore[return-value]
     if download:
         headers["Content-Disposition"] = 'attachment; filename="run.log"'
@@ -94,19 +94,21 @@ async def _find(api: ApiContext, dag_id: str, run_id: str) -> RunView:
 
 
 async def _following(
-    api: ApiContext, access: Access, row: RunView, start: int
+    api: ApiContext, access: Access, row: RunView, first: LogPart
 ) -> AsyncIterator[bytes]:
-    """Yield the log from `start` on as it grows, until the run has ended, the API stops, or an hour has passed.
+    """Yield the log as it grows, from the start of `first` on.
 
-    The answer also ends when the client's token or session is no longer valid, or the run was deleted.
+    The answer ends when the run has ended, the API stops, or an hour has passed. It also ends when the client's token
+    or session is no longer valid, or the run was deleted. If the run's next attempt writes another file, or the file
+    was truncated, the new log is yielded from its beginning.
     """
     with api.following(_MOST_FOLLOWERS):
         async with open_log(api, row) as log:
+            growing = GrowingLog(log, first)
             looks = 0
             deadline = anyio.current_time() + _LONGEST_S
             while True:
-                while found := await _read_if_there(log, start):
-                    chunk, start = found
+                while (chunk := await _read_if_there(growing)) is not None:
                     if chunk:
                         yield chunk
                 if RunState(log.row.state).is_final or anyio.current_time() > deadline:
@@ -127,11 +129,10 @@ async def _following(
                         return
 
 
-async def _read_if_there(log: LogReader, start: int) -> tuple[bytes, int] | None:
-    """Return the next bytes and the position after them, or None if the log has no further bytes yet."""
+async def _read_if_there(log: GrowingLog) -> bytes | None:
+    """Return the next bytes, or None if the log has no further bytes yet."""
     try:
-        part = await log.read(start, _CHUNK_BYTES)
-        return part.without_hole() if part.body else None
+        return await log.read_on(_CHUNK_BYTES)
     except TriggererError:
         # A run that was queued again has no log yet, and an executor may not answer for a moment. The caller tries
         # again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from litestar import Request, Response, Router, delete, get, post
 from litestar.datastructures import Cookie
@@ -18,6 +18,8 @@ from triggerer.store.access.sessions import SESSION_LENGTH
 
 AnyRequest = Request[Any, Any, Any]
 _PUBLIC = {"role": PUBLIC}
+_SESSION_S: Final = int(SESSION_LENGTH.total_seconds())
+_PENDING_S: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ async def sign_in(api: Api, request: AnyRequest, data: JSONBody[SignIn]) -> Resp
         opened = await sessions.sign_in_by_token(session, data.token.strip(), request_id(request))
     return Response(
         SignedIn(opened.name, opened.role),
-        cookies=[_cookie(request, opened.secret)],
+        cookies=[_session_cookie(request, opened.secret)],
         status_code=200,
     )
 
@@ -55,7 +57,7 @@ async def sign_out(api: Api, request: AnyRequest) -> Response[None]:
     if secret := request.cookies.get(cookie_name(request)):
         async with api.use.changing() as session:
             await sessions.sign_out(session, secret, request_id(request))
-    return Response(None, cookies=[_cookie(request, "", max_age=0)], status_code=204)
+    return Response(None, cookies=[_session_cookie(request, "", max_age=0)], status_code=204)
 
 
 @get("/login", opt=_PUBLIC)
@@ -66,7 +68,7 @@ async def use_link(
     async with api.use.changing() as session:
         opened = await sessions.sign_in_by_link(session, code, request_id(request))
     target = request.scope["state"]["prefix"] + "/"
-    cookies = [_cookie(request, opened.secret)]
+    cookies = [_session_cookie(request, opened.secret)]
     return Response(None, status_code=303, headers={"Location": target}, cookies=cookies)
 
 
@@ -75,15 +77,7 @@ async def begin_oidc(api: Api, request: AnyRequest) -> Response[None]:
     """Send the browser to the OpenID Connect provider."""
     provider = await api.oidc()
     url, pending = await provider.begin(_callback(request))
-    cookie = Cookie(
-        key=_pending_name(request),
-        value=pending,
-        max_age=600,
-        path="/",
-        secure=cookie_name(request) == SECURE_COOKIE,
-        httponly=True,
-        samesite="lax",
-    )
+    cookie = _cookie(request, _pending_name(request), pending, max_age=_PENDING_S)
     return Response(None, status_code=303, headers={"Location": url}, cookies=[cookie])
 
 
@@ -111,8 +105,8 @@ async def finish_oidc(
         )
     target = request.scope["state"]["prefix"] + "/"
     cookies = [
-        _cookie(request, opened.secret),
-        Cookie(key=_pending_name(request), value="", max_age=0, path="/"),
+        _session_cookie(request, opened.secret),
+        _cookie(request, _pending_name(request), "", max_age=0),
     ]
     return Response(None, status_code=303, headers={"Location": target}, cookies=cookies)
 
@@ -126,15 +120,21 @@ def _pending_name(request: AnyRequest) -> str:
     return f"{cookie_name(request)}-oidc"
 
 
-def _cookie(request: AnyRequest, secret: str, *, max_age: int | None = None) -> Cookie:
-    name = cookie_name(request)
-    length = int(SESSION_LENGTH.total_seconds()) if max_age is None else max_age
+def _session_cookie(request: AnyRequest, secret: str, *, max_age: int = _SESSION_S) -> Cookie:
+    return _cookie(request, cookie_name(request), secret, max_age=max_age)
+
+
+def _cookie(request: AnyRequest, name: str, value: str, *, max_age: int) -> Cookie:
+    """Return a cookie; with `max_age` 0, the one that deletes it.
+
+    Browsers also check a cookie that deletes. If the name begins with `__Host-`, they ignore it unless it is secure.
+    """
     return Cookie(
         key=name,
-        value=secret,
-        max_age=length,
+        value=value,
+        max_age=max_age,
         path="/",
-        secure=name == SECURE_COOKIE,
+        secure=cookie_name(request) == SECURE_COOKIE,
         httponly=True,
         # With "strict", the browser would send no cookie when the user follows a link from a chat. The user would have
         # to sign in again.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import anyio
@@ -14,10 +13,8 @@ from triggerer.cli.runs.copies import print_copy
 from triggerer.cli.terminal.output import print_note
 from triggerer.domain.runs import RunState
 from triggerer.errors import NoLog
-from triggerer.operations.reading.run_logs import no_log, unreadable
+from triggerer.operations.reading.run_logs import no_log, open_file, read_parts
 from triggerer.processes.instance_ids import is_on_this_host
-from triggerer.worker.logs.hosts import is_log_of
-from triggerer.worker.logs.reading import parts_of
 
 if TYPE_CHECKING:
     from triggerer.store.database.transactions import Database
@@ -99,14 +96,7 @@ class _RunFollower:
 
     def read_on(self, row: RunView) -> bool:
         """Print what is new in the log; return whether there is a log."""
-        if row.log_path is None:
-            return False
-        try:
-            return is_log_of(row.log_path, row.executor) and self._log.copy(Path(row.log_path))
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise unreadable(row, error) from error
+        return row.log_path is not None and self._log.copy(row)
 
     def _print_state(self, row: RunView) -> None:
         """Print each change of the run's state. The first state is printed only if the run is still queued."""
@@ -120,26 +110,29 @@ class _GrowingLog:
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._path: Path | None = None
+        self._path: str | None = None
         self._position = 0
 
-    def copy(self, path: Path) -> bool:
-        """Copy the bytes that were not copied yet; return whether the file exists.
+    def copy(self, row: RunView) -> bool:
+        """Copy the bytes of a run's log that were not copied yet; return whether the file exists.
 
         If the path has changed, the file is read from its beginning: another executor writes the log of the next
         attempt.
+
+        Raises:
+            TriggererError: The log cannot be read.
+            OSError: The stream cannot be written.
         """
-        if path != self._path:
-            self._path, self._position = path, 0
-        try:
-            file = path.open("rb", buffering=0)
-        except FileNotFoundError:
+        if row.log_path != self._path:
+            self._path, self._position = row.log_path, 0
+        file = open_file(row)
+        if file is None:
             return False
         with file:
             if file.seek(0, 2) < self._position:
                 # The file was truncated or replaced.
                 self._position = 0
-            for position, part in parts_of(file, self._position):
+            for position, part in read_parts(row, file, self._position):
                 self._print_cut(position - self._position)
                 self._out.write(part)
                 self._position = position + len(part)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import anyio
@@ -16,11 +14,11 @@ from triggerer.cli.runs.copies import print_copy
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import print_json, wrong_use
 from triggerer.cli.terminal.session import read, settings_for, with_database
-from triggerer.operations.reading.run_logs import no_log, unreadable
-from triggerer.worker.logs.hosts import is_log_of
-from triggerer.worker.logs.reading import parts_of
+from triggerer.operations.reading.run_logs import no_log, open_file, read_parts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy.ext.asyncio import AsyncSession
 
     from triggerer.store.database.transactions import Database
@@ -52,40 +50,36 @@ def logs(
         return await find(session, dag_id, run_id)
 
     row = read(config, ask)
-    try:
-        if json:
-            # --json prints one object, so the whole log is in memory. Tasks may print any bytes.
-            collected = BytesIO()
-            _copy(config, row, collected)
-            print_json(
-                {
-                    "dag_id": row.dag_id,
-                    "run_id": row.run_id,
-                    "state": row.state,
-                    "log_path": row.log_path,
-                    "log": collected.getvalue().decode("utf-8", "replace"),
-                }
-            )
-        else:
-            _copy(config, row, sys.stdout.buffer)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise unreadable(row, error) from error
+    if not json:
+        _copy(config, row, sys.stdout.buffer)
+        return
+    # --json prints one object, so the whole log is in memory. Tasks may print any bytes.
+    collected = BytesIO()
+    _copy(config, row, collected)
+    print_json(
+        {
+            "dag_id": row.dag_id,
+            "run_id": row.run_id,
+            "state": row.state,
+            "log_path": row.log_path,
+            "log": collected.getvalue().decode("utf-8", "replace"),
+        }
+    )
 
 
 def _copy(config: Path | None, row: RunView, out: BinaryIO) -> None:
-    """Write the log of the run's last attempt to `out`, from the file or else from its copy in a bucket.
+    """Write the log to `out`, from the file or else from its copy in a bucket.
 
     Raises:
         NoLog: There is neither a file nor a copy.
+        TriggererError: The file cannot be read.
     """
-    if row.log_path is not None and is_log_of(row.log_path, row.executor):
-        with suppress(FileNotFoundError), Path(row.log_path).open("rb", buffering=0) as log:
-            out.writelines(part for _, part in parts_of(log))
-            out.flush()
-            return
-    if not anyio.run(print_copy, settings_for(config).logs.ship, row, out):
+    log = open_file(row)
+    if log is not None:
+        with log:
+            out.writelines(part for _, part in read_parts(row, log))
+        out.flush()
+    elif not anyio.run(print_copy, settings_for(config).logs.ship, row, out):
         raise no_log(row)
 
 

@@ -1,18 +1,55 @@
-"""Explains why the log of a run cannot be printed on this machine."""
+"""Reads the log of a run on this machine, and explains why it cannot be printed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from triggerer.errors import NoLog, TriggererError
+from triggerer.worker.logs.hosts import is_log_of
+from triggerer.worker.logs.reading import parts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from triggerer.store.listing.views import RunView
 
 
 def unreadable(row: RunView, error: OSError) -> TriggererError:
     """Return the error for a log that exists and cannot be read."""
     return TriggererError(f"the log of {row.run_id!r} cannot be read: {error}")
+
+
+def open_file(row: RunView) -> BinaryIO | None:
+    """Open the log of a run; return None if this machine does not have the log of the run's last attempt.
+
+    Raises:
+        TriggererError: The log cannot be read.
+    """
+    if row.log_path is None:
+        return None
+    try:
+        if not is_log_of(row.log_path, row.executor):
+            return None
+        return Path(row.log_path).open("rb", buffering=0)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(row, error) from error
+
+
+def read_parts(row: RunView, log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the bytes of a run's log from `start` on, each part with its position, see `parts_of`.
+
+    An OSError of the caller, such as a full disk behind its output, is not translated.
+
+    Raises:
+        TriggererError: The log cannot be read.
+    """
+    try:
+        yield from parts_of(log, start)
+    except OSError as error:
+        raise unreadable(row, error) from error
 
 
 def was_deleted(row: RunView) -> bool:

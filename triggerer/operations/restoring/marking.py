@@ -44,9 +44,16 @@ async def mark_restored(
         backup_time: When the backup started.
         margin: Covers messages that were published before the backup started, but not processed by then.
     Raises:
-        TriggererError: `backup_time` is in the future.
+        TriggererError: `backup_time` is in the future, or `margin` reaches back before the year 1.
         ConfigurationError, MoveRefused: A service uses the database.
     """
+    try:
+        start = backup_time - margin
+    except OverflowError as error:
+        raise TriggererError(
+            f"the margin of {margin.days:,} days reaches back before the year 1",
+            hint="a margin covers hours or days, such as PT6H or 2d",
+        ) from error
     with lock_exclusively(database, purpose="triggerer db restored"):
         async with database.transaction() as session:
             now = await database_now(session)
@@ -57,7 +64,6 @@ async def mark_restored(
             if database.dialect != "sqlite":
                 # On SQLite the lock is enough.
                 _refuse_if_used(await all_live_instances(session))
-            start = backup_time - margin
             watchers = await set_back_watchers(session, start, now=now)
             await begin_restoration(session, start, now=now)
             await begin_incarnation(session)

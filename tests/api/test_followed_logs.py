@@ -1,0 +1,146 @@
+"""`logs?follow=true` sends a log from its beginning when the log is replaced, and sends its headers at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from sqlalchemy import update
+
+from tests.api.conftest import Api
+from tests.api.test_connections import served
+from triggerer.api.routes import logs
+from triggerer.domain.run_logs import log_path
+from triggerer.executor.log_server import LogServer
+from triggerer.store.runs.log_addresses import log_address_for
+from triggerer.store.schema.models import DagRun
+from triggerer.store.streams.leases import register_instance
+
+LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
+OLD, NEW = b"old line 1\nold line 2\n", b"new line 1\n"
+
+
+class Followed:
+    """An answer that is being received."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer = answer
+        self.received = b""
+        self._chunks = answer.aiter_raw()
+
+    async def expect(self, whole: bytes) -> None:
+        """Receive until the body is `whole`. Fail if it is anything else."""
+        with anyio.fail_after(10):
+            while len(self.received) < len(whole):
+                self.received += await anext(self._chunks)
+        assert self.received == whole
+
+    async def expect_end(self) -> None:
+        with anyio.fail_after(10):
+            assert [chunk async for chunk in self._chunks] == []
+
+
+@asynccontextmanager
+async def followed(api: Api, **query: Any) -> AsyncIterator[Followed]:
+    headers = {"Authorization": f"Bearer {api.tokens['viewer']}"}
+    async with (
+        served(api) as address,
+        httpx.AsyncClient(base_url=address, headers=headers, timeout=5) as client,
+        client.stream("GET", LOGS, params={"follow": True, **query}) as answer,
+    ):
+        assert answer.status_code == 200
+        yield Followed(answer)
+
+
+@pytest.fixture(autouse=True)
+def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_LOOK_S", 0.02)
+
+
+def write_log(home: Path, content: bytes) -> None:
+    log = Path(log_path(str(home), "daily", "manual__1"))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(content)
+
+
+async def change_run(api: Api, **values: Any) -> None:
+    async with api.database.transaction() as session:
+        await session.execute(update(DagRun).values(**values))
+
+
+async def test_the_next_attempt_is_followed_from_the_beginning_of_its_own_log(
+    api: Api, tmp_path: Path
+) -> None:
+    write_log(tmp_path, OLD)
+    async with followed(api, offset=4) as log:
+        await log.expect(OLD[4:])
+        write_log(tmp_path / "other", NEW)
+        await change_run(api, log_home=str(tmp_path / "other"), attempt=2)
+        await log.expect(OLD[4:] + NEW)
+        await change_run(api, state="success")
+        await log.expect_end()
+
+
+async def test_a_log_that_was_truncated_is_followed_from_its_beginning(
+    api: Api, tmp_path: Path
+) -> None:
+    write_log(tmp_path, OLD)
+    async with followed(api, tail=11) as log:
+        await log.expect(OLD[11:])
+        write_log(tmp_path, NEW[:5])
+        await log.expect(OLD[11:] + NEW[:5])
+
+
+async def test_the_next_attempt_on_another_machine_is_followed_from_its_beginning(
+    api: Api, tmp_path: Path
+) -> None:
+    """The paths of both logs are equal, because the machines have the same configuration."""
+    machines = {"one:1:a": OLD, "two:1:a": NEW}
+    await change_run(api, executor="one:1:a", log_home="/not/here")
+    async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        for executor, content in machines.items():
+            home = tmp_path / executor
+            write_log(home, content)
+            async with api.database.transaction() as session:
+                await register_instance(session, executor, kind="executor")
+            await tasks.start(LogServer(api.database, executor, home, "127.0.0.1:0").run)
+        for executor in machines:
+            await until_it_serves(api, executor)
+        log = await stack.enter_async_context(followed(api))
+        await log.expect(OLD)
+        await change_run(api, executor="two:1:a", attempt=2)
+        await log.expect(OLD + NEW)
+
+
+async def until_it_serves(api: Api, executor: str) -> None:
+    while True:
+        async with api.database.reading() as session:
+            if await log_address_for(session, executor) is not None:
+                return
+        await anyio.sleep(0.01)
+
+
+async def test_the_headers_of_a_log_that_is_still_empty_are_sent_at_once(
+    api: Api, tmp_path: Path
+) -> None:
+    write_log(tmp_path, b"")
+    async with followed(api) as log:
+        assert log.answer.headers["x-log-size"] == "0"
+        await change_run(api, state="success")
+        await log.expect_end()
+
+
+async def test_an_offset_behind_the_end_waits_for_the_log_to_reach_it(
+    api: Api, tmp_path: Path
+) -> None:
+    write_log(tmp_path, OLD)
+    async with followed(api, offset=len(OLD) + 2) as log:
+        write_log(tmp_path, OLD + b"12345")
+        await log.expect(b"345")
