@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -245,3 +246,25 @@ async def test_a_marker_that_cannot_be_written_keeps_no_other_from_being_written
     (warning,) = said
     assert warning["event"] == "the markers of logs cannot be written"
     assert (warning["log_level"], warning["logs"]) == ("warning", 1)
+
+
+async def test_a_full_disk_at_the_start_stops_neither_the_executor_nor_the_copies(
+    house: House, bucket: LogBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    await house.add_dag("prints", PRINTS)
+    with capture_logs() as said, monkeypatch.context() as patch:
+        patch.setattr("triggerer.executor.log_shipping.make_owned", fail)
+        async with (
+            shipping(shipper_of(house, bucket)) as shipper,
+            house.executor(log_shipper=shipper),
+        ):
+            (pk,) = await house.queue("prints", params={"n": 1})
+            await house.ended(pk)
+            await until(lambda: len(bucket.list()) == 1)
+            patch.undo()
+            shipper.expect(str(house.home / "logs" / "prints" / "later.log"))
+            await until(lambda: len(markers(house)) == 1)
+    assert "the logs of dead executors cannot be taken over" in {one["event"] for one in said}

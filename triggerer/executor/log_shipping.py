@@ -53,6 +53,8 @@ class LogShipper:
         self._root = home.resolve() / "unshipped"
         self._markers = self._root / uuid4().hex
         """The folder of this process, see `owned_folders`."""
+        self._lock: int | None = None
+        """Owns the folder. None: it could not be made yet, for instance because the disk is full."""
         self._destination = destination
         self._host = host
         self._waiting: dict[str, None] = {}
@@ -76,9 +78,8 @@ class LogShipper:
 
         Cancellation: Logs are copied for up to 5 s more. The remaining logs are copied after the next start.
         """
-        lock = await to_thread.run_sync(make_owned, self._markers)
+        await to_thread.run_sync(self._take_over)
         try:
-            await to_thread.run_sync(self._find_left)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write_markers)
                 task_status.started()
@@ -89,7 +90,7 @@ class LogShipper:
                     async with open_bucket(self._destination.bucket) as bucket:
                         await self._ship_waiting(bucket)
             with anyio.move_on_after(_LAST_S, shield=True):
-                await to_thread.run_sync(self._leave_markers, lock, abandon_on_cancel=True)
+                await to_thread.run_sync(self._leave_markers, abandon_on_cancel=True)
 
     async def _ship_all(self) -> None:
         backoff = Backoff(first=1.0, longest=60.0)
@@ -136,13 +137,25 @@ class LogShipper:
         errors = []
         for file in files:
             try:
+                self._own_folder()
                 self._marker_path(file).write_text(file)
             except OSError as error:
                 errors.append(error)
         return errors
 
+    def _own_folder(self) -> None:
+        if self._lock is None:
+            self._lock = make_owned(self._markers)
+
+    def _take_over(self) -> None:
+        """Take over the markers of dead processes. If the disk is full, leave them to a later process."""
+        try:
+            self._own_folder()
+            self._find_left()
+        except OSError as error:
+            _log.warning("the logs of dead executors cannot be taken over", error=str(error))
+
     def _find_left(self) -> None:
-        """Take over the markers of dead processes."""
         for folder in left_folders(self._root, self._markers):
             for marker in _markers_in(folder):
                 file = marker.read_text(errors="replace")
@@ -151,13 +164,16 @@ class LogShipper:
                     marker.rename(self._marker_path(file))
                     self._waiting[file] = None
 
-    def _leave_markers(self, lock: int) -> None:
+    def _leave_markers(self) -> None:
         """Let another process take over the markers. If there is none, delete their folder."""
+        if self._lock is None:
+            return
         # OSError: for instance, the home was deleted.
         with suppress(OSError):
             if not _markers_in(self._markers):
                 delete(self._markers)
-        os.close(lock)
+        os.close(self._lock)
+        self._lock = None
 
     async def _ship_waiting(self, bucket: Bucket) -> None:
         """Copy all waiting logs.
