@@ -135,8 +135,13 @@ class Slot:
     def _new_ending(self) -> RunEnding:
         return RunEnding(self.services.result_writer, self._log_files, self.run)
 
-    async def stop(self, verdict: RunEnd) -> None:
-        """End the run: SIGTERM first, SIGKILL after `cancel_grace`. If the run reports no end, its end is `verdict`."""
+    async def stop(self, run: RunOrder, verdict: RunEnd) -> None:
+        """End the run: SIGTERM first, SIGKILL after `cancel_grace`. If the run reports no end, its end is `verdict`.
+
+        Does nothing if the slot no longer has this run.
+        """
+        if self.run is not run:
+            return
         self._ending.verdict = verdict
         self._call_off_beginning()
         if self._execution is not None:

@@ -1,0 +1,164 @@
+"""How a slot ends its runs. Doubles replace the worker and the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from tests.run_orders import order
+from triggerer.domain.attempts import RunEnd, RunOrder
+from triggerer.domain.runs import RunState
+from triggerer.executor.slots import slot as slot_module
+from triggerer.executor.slots.run_execution import RunServices
+from triggerer.executor.slots.slot import Slot, SlotSettings
+from triggerer.executor.slots.slot_choice import WarmUp
+from triggerer.store.runs.results import AttemptUpdate
+from triggerer.worker.protocol import RunReport, message
+
+NONE = cast("Any", None)
+CANCELLED = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
+
+
+class Process:
+    """A run's process that reports what the test says."""
+
+    def __init__(self) -> None:
+        self.reader_done = anyio.Event()
+        self.run: RunOrder | None = None
+        self.has_order = anyio.Event()
+        self.was_killed = self.was_stopped = False
+        self._frames: list[dict[str, Any]] = []
+        self._reported = anyio.Event()
+
+    async def send(self, content: dict[str, Any]) -> None:
+        self.run = content["run"]
+        self.has_order.set()
+
+    async def receive(self) -> dict[str, Any]:
+        while not self._frames:
+            await self._reported.wait()
+            self._reported = anyio.Event()
+        return self._frames.pop(0)
+
+    def report(self, kind: str, **fields: Any) -> None:
+        assert self.run is not None
+        self._frames.append(message(kind, run=self.run.run_pk, **fields))
+        self._reported.set()
+
+    def end(self) -> None:
+        """Report that the run has succeeded."""
+        end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
+        self.report("results", report=RunReport((), end))
+
+    async def close_in_time(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        self.was_stopped = True
+
+    async def kill(self) -> None:
+        self.was_killed = True
+
+    async def is_over_within(self, grace: timedelta) -> bool:
+        await checkpoint()
+        return self.was_killed
+
+
+class Worker:
+    """A worker with a process for each of its runs."""
+
+    has_lost_guard = False
+    is_ready = True
+    output = ""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self.tasks = tasks
+        self.gone = anyio.Event()
+        self.processes: list[Process] = []
+
+    async def take(self) -> Process:
+        self.processes.append(Process())
+        return self.processes[-1]
+
+    def kill(self) -> None:
+        self.gone.set()
+
+
+class ResultWriter:
+    """Collects the ends of runs."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, RunState] = {}
+
+    def submit_nowait(self, update: AttemptUpdate) -> None:
+        if update.end is not None:
+            self.ends[update.order.run_pk] = update.end.state
+
+
+class Stage:
+    """A slot that is served, with its workers."""
+
+    def __init__(self) -> None:
+        self.writer = ResultWriter()
+        self.workers: list[Worker] = []
+        self.next_jobs: list[RunOrder | WarmUp] = []
+        """The jobs that the slot receives as soon as it is free."""
+        services = RunServices(NONE, cast("Any", self.writer), timedelta(0))
+        self.slot = Slot(
+            services, SlotSettings({}, timedelta(0)), lambda: None, self._on_free, lambda slot: None
+        )
+
+    def _on_free(self, slot: Slot, run: RunOrder | None, seconds: float) -> None:
+        if self.next_jobs:
+            slot.give(self.next_jobs.pop(0))
+
+    @asynccontextmanager
+    async def open_worker(
+        self, setup: Any, guard: Any, on_frame: Callable[[Any], None]
+    ) -> AsyncIterator[Worker]:
+        async with anyio.create_task_group() as tasks:
+            self.workers.append(Worker(tasks))
+            yield self.workers[-1]
+            tasks.cancel_scope.cancel()
+
+    async def process_of(self, number: int) -> Process:
+        """Return the first worker's process with this number, once it has its order."""
+        while not self.workers or len(self.workers[0].processes) <= number:
+            await checkpoint()
+        process = self.workers[0].processes[number]
+        await process.has_order.wait()
+        return process
+
+
+@asynccontextmanager
+async def open_stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    stage = Stage()
+    monkeypatch.setattr(slot_module, "open_worker", stage.open_worker)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stage.slot.serve)
+        with anyio.fail_after(30):
+            yield stage
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_cancellation_does_not_hit_the_next_run_of_the_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_stage(monkeypatch) as stage:
+        cancelled, later = order(1), order(2)
+        stage.slot.give(cancelled)
+        stage.next_jobs.append(later)
+        (await stage.process_of(0)).end()
+        await stage.process_of(1)
+        # The executor decided on this while the slot had the cancelled run.
+        await stage.slot.stop(cancelled, CANCELLED)
+        assert stage.slot.run is later
+        assert not stage.slot.is_stopping
+        assert stage.writer.ends == {1: RunState.SUCCESS}
