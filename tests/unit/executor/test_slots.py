@@ -20,10 +20,16 @@ from triggerer.executor.slots.run_execution import RunServices
 from triggerer.executor.slots.slot import Slot, SlotSettings
 from triggerer.executor.slots.slot_choice import WarmUp
 from triggerer.store.runs.results import AttemptUpdate
-from triggerer.worker.protocol import RunReport, message
+from triggerer.worker.protocol import RunReport, TaskStart, message
 
 NONE = cast("Any", None)
 CANCELLED = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
+
+
+async def _settle() -> None:
+    """Let all tasks and the timers that are due do their work."""
+    for _ in range(30):
+        await checkpoint()
 
 
 class Process:
@@ -33,7 +39,8 @@ class Process:
         self.reader_done = anyio.Event()
         self.run: RunOrder | None = None
         self.has_order = anyio.Event()
-        self.was_killed = self.was_stopped = False
+        self.was_killed = False
+        self.is_over = anyio.Event()
         self._frames: list[dict[str, Any]] = []
         self._reported = anyio.Event()
 
@@ -52,6 +59,12 @@ class Process:
         self._frames.append(message(kind, run=self.run.run_pk, **fields))
         self._reported.set()
 
+    async def overrun(self) -> None:
+        """Report a task whose timeout is over at once, and wait until the executor has noticed that."""
+        start = TaskStart("t", 1, datetime.now(UTC), timeout_s=0.0)
+        self.report("started", start=start)
+        await _settle()
+
     def end(self) -> None:
         """Report that the run has succeeded."""
         end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
@@ -61,14 +74,15 @@ class Process:
         pass
 
     async def stop(self) -> None:
-        self.was_stopped = True
+        pass
 
     async def kill(self) -> None:
         self.was_killed = True
 
     async def is_over_within(self, grace: timedelta) -> bool:
-        await checkpoint()
-        return self.was_killed
+        with anyio.move_on_after(grace.total_seconds()):
+            await self.is_over.wait()
+        return self.is_over.is_set()
 
 
 class Worker:
@@ -162,3 +176,25 @@ async def test_a_cancellation_does_not_hit_the_next_run_of_the_slot(
         assert stage.slot.run is later
         assert not stage.slot.is_stopping
         assert stage.writer.ends == {1: RunState.SUCCESS}
+
+
+async def test_the_killing_of_an_overdue_run_does_not_hit_a_later_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_stage(monkeypatch) as stage:
+        stage.slot.give(order(1))
+        stage.next_jobs += [order(2), order(3)]
+        first = await stage.process_of(0)
+        await first.overrun()
+        assert first.was_killed
+        # The first run has just reported its end, and its process lives on for a while, although it was killed.
+        first.end()
+        second = await stage.process_of(1)
+        await second.overrun()
+        second.end()
+        third = await stage.process_of(2)
+        first.is_over.set()
+        await _settle()
+        assert not third.was_killed
+        assert stage.slot.run is not None
+        assert stage.slot.run.run_pk == 3

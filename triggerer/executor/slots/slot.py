@@ -312,7 +312,8 @@ class Slot:
     async def _kill_overdue(self) -> None:
         while True:
             await self._overdue.wait()
-            if self._execution is not None:
+            # The overdue run may have ended by now, and the slot may execute another run.
+            if self._execution is not None and self._ending.is_overdue:
                 await self._execution.kill()
 
     def _on_wait(self, is_waiting: bool) -> None:
