@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -16,9 +17,11 @@ from tests.run_orders import order
 from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
 from triggerer.executor.slots import slot as slot_module
+from triggerer.executor.slots.deaths import Death
 from triggerer.executor.slots.run_execution import RunServices
 from triggerer.executor.slots.slot import Slot, SlotSettings
 from triggerer.executor.slots.slot_choice import WarmUp
+from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.runs.results import AttemptUpdate
 from triggerer.worker.protocol import RunReport, TaskStart, message
 
@@ -50,6 +53,8 @@ class Process:
 
     async def receive(self) -> dict[str, Any]:
         while not self._frames:
+            if self.is_over.is_set():
+                raise ChannelClosed(unread=False)
             await self._reported.wait()
             self._reported = anyio.Event()
         return self._frames.pop(0)
@@ -69,6 +74,14 @@ class Process:
         """Report that the run has succeeded."""
         end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
         self.report("results", report=RunReport((), end))
+
+    def die(self) -> None:
+        self.is_over.set()
+        self._reported.set()
+
+    async def reap(self) -> Death:
+        await self.is_over.wait()
+        return Death(-9)
 
     async def close_in_time(self) -> None:
         pass
@@ -125,9 +138,8 @@ class Stage:
         self.next_jobs: list[RunOrder | WarmUp] = []
         """The jobs that the slot receives as soon as it is free."""
         services = RunServices(NONE, cast("Any", self.writer), timedelta(0))
-        self.slot = Slot(
-            services, SlotSettings({}, timedelta(0)), lambda: None, self._on_free, lambda slot: None
-        )
+        settings = SlotSettings({}, cancel_grace=timedelta(hours=1))
+        self.slot = Slot(services, settings, lambda: None, self._on_free, lambda slot: None)
 
     def _on_free(self, slot: Slot, run: RunOrder | None, seconds: float) -> None:
         if self.next_jobs:
@@ -198,3 +210,19 @@ async def test_the_killing_of_an_overdue_run_does_not_hit_a_later_run(
         assert not third.was_killed
         assert stage.slot.run is not None
         assert stage.slot.run.run_pk == 3
+
+
+async def test_a_cancelled_run_is_not_failed_by_the_timer_of_a_task(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with open_stage(monkeypatch) as stage, anyio.create_task_group() as tasks:
+        run = order(1, log_path=str(tmp_path / "run.log"))
+        stage.slot.give(run)
+        process = await stage.process_of(0)
+        tasks.start_soon(stage.slot.stop, run, CANCELLED)
+        await _settle()
+        await process.overrun()
+        assert not process.was_killed
+        process.die()
+        await stage.slot.idle()
+        assert stage.writer.ends == {1: RunState.CANCELLED}
