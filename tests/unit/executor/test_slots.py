@@ -20,7 +20,7 @@ from triggerer.executor.slots import slot as slot_module
 from triggerer.executor.slots.deaths import Death
 from triggerer.executor.slots.run_execution import RunServices
 from triggerer.executor.slots.slot import Slot, SlotSettings
-from triggerer.executor.slots.slot_choice import WarmUp
+from triggerer.executor.slots.slot_choice import Spark, WarmUp
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.runs.results import AttemptUpdate
 from triggerer.worker.protocol import RunReport, TaskStart, message
@@ -105,14 +105,18 @@ class Worker:
     is_ready = True
     output = ""
 
-    def __init__(self, tasks: TaskGroup) -> None:
+    def __init__(self, tasks: TaskGroup, on_frame: Callable[[Any], None]) -> None:
         self.tasks = tasks
+        self.on_frame = on_frame
         self.gone = anyio.Event()
         self.processes: list[Process] = []
 
     async def take(self) -> Process:
         self.processes.append(Process())
         return self.processes[-1]
+
+    async def tell(self, content: dict[str, Any]) -> None:
+        pass
 
     def kill(self) -> None:
         self.gone.set()
@@ -150,7 +154,7 @@ class Stage:
         self, setup: Any, guard: Any, on_frame: Callable[[Any], None]
     ) -> AsyncIterator[Worker]:
         async with anyio.create_task_group() as tasks:
-            self.workers.append(Worker(tasks))
+            self.workers.append(Worker(tasks, on_frame))
             yield self.workers[-1]
             tasks.cancel_scope.cancel()
 
@@ -161,6 +165,10 @@ class Stage:
         process = self.workers[0].processes[number]
         await process.has_order.wait()
         return process
+
+
+def is_warm(stage: Stage) -> bool:
+    return stage.slot.spark is Spark.WARM
 
 
 @asynccontextmanager
@@ -226,3 +234,24 @@ async def test_a_cancelled_run_is_not_failed_by_the_timer_of_a_task(
         process.die()
         await stage.slot.idle()
         assert stage.writer.ends == {1: RunState.CANCELLED}
+
+
+async def test_a_worker_whose_warm_up_fails_is_not_warm_because_of_an_earlier_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_stage(monkeypatch) as stage:
+        stage.slot.give(WarmUp())
+        await _settle()
+        (first,) = stage.workers
+        first.on_frame(message("spark", open=True))
+        first.on_frame(message("warmed", error=None))
+        await _settle()
+        assert is_warm(stage)
+        first.kill()
+        await _settle()
+        stage.slot.give(WarmUp())
+        await _settle()
+        _, second = stage.workers
+        second.on_frame(message("warmed", error="no master"))
+        await _settle()
+        assert not is_warm(stage)

@@ -80,6 +80,7 @@ class Slot:
     _execution: RunExecution | None = None
     """The present run in its worker. None: no worker has the run."""
     _is_open: bool = False
+    """True while the present worker has an open Spark driver."""
     _warmed: WarmedFrame | None = None
     _resource_wait: anyio.CancelScope | None = None
     _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
@@ -204,7 +205,7 @@ class Slot:
                         RunState.FAILED, f"no worker could be started: {error}"
                     )
             finally:
-                self.worker, self.spark = None, Spark.COLD
+                self.worker, self.spark, self._is_open = None, Spark.COLD, False
             if done:
                 self._free()
 
