@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
+import pytest
 
 from tests.executor.conftest import House
+from triggerer.domain.attempts import CallbackOrder
+from triggerer.errors import StoreUnavailable
+from triggerer.executor import callbacks
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
+from triggerer.processes.own_lease import boottime
+from triggerer.store.runs.callbacks import claim_call
 from triggerer.store.schema.models import DagRun
 
 DAG = """
@@ -178,3 +187,38 @@ async def test_a_run_that_is_given_up_calls_back(any_house: House) -> None:
     assert run.error is not None
     assert run.error.startswith("given up after 3 attempts")
     assert len(_notes(params)) == 1
+
+
+async def test_callbacks_whose_worker_dies_with_the_lease_are_called_again(house: House) -> None:
+    params = await _add(house)
+    async with house.executor(sweep_every=timedelta(seconds=0.1)) as executor:
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.mark_lease_acquired(guard)
+            (pk,) = await house.queue("d", params=params | {"fails": "raises", "hangs": 600})
+            await _until(lambda: len(_notes(params)) == 1)
+        executor.mark_lease_lost()
+        await house.change_run(pk, params=params)
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.mark_lease_acquired(guard)
+            await _called(house, pk)
+    assert len(_notes(params)) == 2
+
+
+async def test_an_outage_of_the_store_between_two_calls_does_not_end_the_executor(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = await _add(house)
+    claims: list[CallbackOrder | None] = []
+
+    async def claim(*arguments: Any, **values: Any) -> CallbackOrder | None:
+        if len(claims) == 1:
+            claims.append(None)
+            raise StoreUnavailable("the store is away")
+        claims.append(await claim_call(*arguments, **values))
+        return claims[-1]
+
+    pks = await house.queue("d", 2, params=params, state="success", callback="due")
+    monkeypatch.setattr(callbacks, "claim_call", claim)
+    async with house.executor():
+        await _called(house, *pks)
+    assert len(_notes(params)) == 4
