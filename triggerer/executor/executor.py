@@ -84,7 +84,7 @@ class Executor:
             self._result_writer,
             executor=instance_id,
             settings=settings,
-            may_call=lambda: self._has_lease,
+            get_lease=lambda: self._leases_lost if self._has_lease else None,
             get_guard=lambda: self.guard,
             on_called=self._ship_log,
         )

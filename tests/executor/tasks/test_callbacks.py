@@ -222,3 +222,37 @@ async def test_an_outage_of_the_store_between_two_calls_does_not_end_the_executo
     async with house.executor():
         await _called(house, *pks)
     assert len(_notes(params)) == 4
+
+
+@pytest.mark.parametrize("is_held_again", [False, True])
+async def test_a_lease_that_ends_during_the_claim_of_a_call_prevents_the_call(
+    house: House, monkeypatch: pytest.MonkeyPatch, is_held_again: bool
+) -> None:
+    """Even if there is a new lease when the claim returns, another executor may have claimed the call in between."""
+    params = await _add(house)
+    has_claimed, may_return = anyio.Event(), anyio.Event()
+
+    async def claim(*arguments: Any, **values: Any) -> CallbackOrder | None:
+        call = await claim_call(*arguments, **values)
+        if call is not None and not has_claimed.is_set():
+            has_claimed.set()
+            await may_return.wait()
+        return call
+
+    monkeypatch.setattr(callbacks, "claim_call", claim)
+    async with (
+        house.executor(sweep_every=timedelta(seconds=0.5)) as executor,
+        aclosing(await LeaseGuard.start(boottime() + 3600)) as guard,
+    ):
+        (pk,) = await house.queue("d", params=params, state="success", callback="due")
+        await has_claimed.wait()
+        executor.mark_lease_lost()
+        if not is_held_again:
+            may_return.set()
+            await anyio.sleep(3)
+            assert _notes(params) == []
+        executor.mark_lease_acquired(guard)
+        may_return.set()
+        (run,) = await _called(house, pk)
+    assert len(_notes(params)) == 2
+    assert run.callback_attempts == 2
