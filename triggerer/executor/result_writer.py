@@ -307,11 +307,14 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
         # An earlier commit with an unknown outcome may have stored some of these ends, but announced none. So announce
-        # every end whose attempt still has its run, even if this commit changed nothing.
+        # every end whose attempt still has its run, even if this commit changed nothing. A queued run has not ended:
+        # `hold_unbegun` has held it, before this group was written again.
         ends = [
             update
             for update in group
-            if update.end is not None and _has_claim(update.order, claims)
+            if update.end is not None
+            and _has_claim(update.order, claims)
+            and claims[update.order.run_pk].state is not RunState.QUEUED
         ]
         for update in ends:
             self._count_end(update)
