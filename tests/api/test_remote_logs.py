@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -49,6 +51,14 @@ async def other_machine(api: Api, home: Path) -> AsyncIterator[None]:
             await anyio.sleep(0.01)
         yield
         tasks.cancel_scope.cancel()
+
+
+async def _port(api: Api) -> int:
+    """Return the port of the executor that serves the run's log."""
+    async with api.database.reading() as session:
+        address = await log_address_for(session, HERE)
+    assert address is not None
+    return int(address.rpartition(":")[2])
 
 
 async def test_the_api_passes_on_the_log_of_another_machine(api: Api, tmp_path: Path) -> None:
@@ -106,10 +116,7 @@ async def test_a_log_that_no_machine_serves_names_the_machine_that_has_it(api: A
 
 async def test_an_executor_refuses_a_request_that_is_not_signed(api: Api, tmp_path: Path) -> None:
     async with other_machine(api, tmp_path / "there"):
-        async with api.database.reading() as session:
-            address = await log_address_for(session, HERE)
-        assert address is not None
-        port = int(address.rpartition(":")[2])
+        port = await _port(api)
         forged = LogRequest("daily", "manual__1", 0, 100, 2e9).signed(b"another key")
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(forged)
@@ -125,9 +132,58 @@ def test_a_request_counts_for_a_short_time(change: dict[str, float], is_read: bo
     assert (read_request(request.signed(b"key"), b"key", now=100.0) == request) is is_read
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"null", b'{"mac": 1}', b"\xff"])
+HOSTILE = [
+    b"",
+    b"{}",
+    b"[]",
+    b"null",
+    b'{"mac": 1}',
+    b"\xff",
+    b"[" * 4_000,
+    b'{"a":' * 800,
+    b'{"mac": "", "dag_id": "d", "run_id": "r", "start": Infinity, "limit": 1, "valid_until": 1}',
+    b'{"mac": "", "dag_id": "d", "run_id": "r", "start": 0, "limit": 1, "valid_until": 1%s}'
+    % (b"0" * 400),
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_malformed_request_is_none(line: bytes) -> None:
     assert read_request(line, b"key", now=0.0) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"start": math.inf}, {"limit": "x"}, {"valid_until": 10**400}, {"valid_until": None}]
+)
+def test_a_signed_request_with_a_value_of_the_wrong_kind_is_none(change: dict[str, Any]) -> None:
+    request = replace(LogRequest("d", "r", 0, 10, 130.0), **change)
+    assert read_request(request.signed(b"key"), b"key", now=100.0) is None
+
+
+async def test_no_line_of_a_stranger_stops_the_log_server(api: Api, tmp_path: Path) -> None:
+    async with other_machine(api, tmp_path / "there"):
+        port = await _port(api)
+        for line in HOSTILE:
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                await stream.send(line + b"\n")
+                assert b"refused" in await stream.receive()
+        async with api.client("viewer") as client:
+            part = await client.get(LOGS, params={"offset": 7, "limit": 7})
+    assert part.content == b"line 1\n"
+
+
+async def test_a_position_far_behind_the_end_of_the_log_gives_no_bytes(
+    api: Api, tmp_path: Path
+) -> None:
+    async with other_machine(api, tmp_path / "there"), api.client("viewer") as client:
+        far = await client.get(LOGS, params={"offset": 10**30})
+        part = await client.get(LOGS, params={"offset": 7, "limit": 7})
+        async with api.database.transaction() as session:
+            await session.execute(update(DagRun).values(log_home=str(tmp_path / "there")))
+        near = await client.get(LOGS, params={"offset": 10**30})
+    assert (far.status_code, far.content) == (200, b"")
+    assert (near.status_code, near.content) == (200, b"")
+    assert part.content == b"line 1\n"
 
 
 async def test_an_address_that_is_taken_or_malformed_is_a_wrong_setting(

@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 
 import anyio
+from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
 from tests.run_orders import order
 from triggerer.domain.attempts import EmittedEvent, RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.observability.metrics import table
 from triggerer.store.runs.results import AttemptUpdate
 
 
@@ -59,3 +61,24 @@ async def test_a_refusal_is_forgotten_with_its_run(house: House) -> None:
         tasks.cancel_scope.cancel()
     assert [(await house.run(pk)).state for pk in pks] == ["failed"] * 3
     assert result_writer._refused == {}
+
+
+async def test_a_run_with_a_refused_result_is_reported_and_counted_as_failed(house: House) -> None:
+    await house.add_dag("emits", "")
+    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
+    result_writer = ResultWriter(house.database, "one")
+    table.RUNS.clear()
+    with capture_logs() as lines:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(result_writer.run)
+            result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
+            await result_writer.written()
+            end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
+            result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), end=end))
+            await result_writer.written()
+            tasks.cancel_scope.cancel()
+    counted = table.RUNS.values()
+    table.RUNS.clear()
+    assert (await house.run(pk)).state == "failed"
+    assert counted == {("failed",): 1}
+    assert [line["run_id"] for line in lines if line["event"] == "run failed"] == ["one"]

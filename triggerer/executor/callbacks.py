@@ -39,7 +39,8 @@ class CallbackRunner:
 
     Args:
         executor: The id of the executor in the table `instance`.
-        may_call: Returns whether the executor still has its lease.
+        get_lease: Returns the number of the executor's present lease. Each lease has another number. None: the executor
+            has no lease.
         get_guard: Returns the guard of the present lease: a process whose end kills all workers. None: there is no
             guard.
         on_called: Called with a run when the callbacks of the run have ended.
@@ -53,7 +54,7 @@ class CallbackRunner:
         *,
         executor: str,
         settings: ExecutorSettings,
-        may_call: Callable[[], bool],
+        get_lease: Callable[[], int | None],
         get_guard: Callable[[], LeaseGuard | None],
         on_called: Callable[[RunOrder], None],
     ) -> None:
@@ -64,7 +65,7 @@ class CallbackRunner:
         self._executor = executor
         self._home = str(settings.home.resolve())
         self._worker = settings.for_worker()
-        self._may_call = may_call
+        self._get_lease = get_lease
         self._get_guard = get_guard
         self._sweep_every = settings.sweep_every
         self._longest_call = settings.callback_timeout
@@ -80,11 +81,12 @@ class CallbackRunner:
         with self._wakeups.subscribe(Signal.CALLBACKS_DUE) as subscription:
             while True:
                 try:
-                    if self._may_call():
+                    lease = self._get_lease()
+                    if lease is not None:
                         if time.monotonic() >= sweep_due:
                             await self._recover()
                             sweep_due = time.monotonic() + self._sweep_every.total_seconds()
-                        await self._call_all()
+                        await self._call_all(lease)
                     backoff.reset()
                 except (TransientStoreError, OSError) as error:
                     # OSError: no process can be started now.
@@ -102,12 +104,19 @@ class CallbackRunner:
         for run_id in given_up:
             _log.warning("callbacks were given up: their executors died", run=run_id)
 
-    async def _claim(self) -> CallbackOrder | None:
-        async with self._database.transaction() as session:
-            return await claim_call(session, executor=self._executor, log_home=self._home)
+    async def _claim(self, lease: int) -> CallbackOrder | None:
+        """Claim the next call. None: no call is due, or the lease has ended, perhaps during the claim.
 
-    async def _call_all(self) -> None:
-        call = await self._claim()
+        If the lease ended during the claim, the next sweep makes the call due again.
+        """
+        if self._get_lease() != lease:
+            return None
+        async with self._database.transaction() as session:
+            call = await claim_call(session, executor=self._executor, log_home=self._home)
+        return call if self._get_lease() == lease else None
+
+    async def _call_all(self, lease: int) -> None:
+        call = await self._claim(lease)
         with suppress(_Interrupted):
             while call is not None:
                 async with AsyncExitStack() as stack:
@@ -115,22 +124,27 @@ class CallbackRunner:
                         worker = await stack.enter_async_context(
                             open_worker(self._worker, self._get_guard())
                         )
-                    call = await self._call_with(worker, call)
+                    call = await self._call_with(worker, call, lease)
 
     async def _call_with(
-        self, worker: WorkerProcess, call: CallbackOrder | None
+        self, worker: WorkerProcess, call: CallbackOrder | None, lease: int
     ) -> CallbackOrder | None:
         """Make this call and further due calls, until none is due, the worker is gone, or the lease is lost.
 
         Returns:
             A claimed call that another worker must make. None: all claimed calls were made.
+        Raises:
+            _Interrupted: The lease has ended.
         """
         while call is not None and not worker.gone.is_set():
+            if self._get_lease() != lease:
+                # From here on, the worker dies with the lease's guard. Before, the guard may have ended already.
+                raise _Interrupted
             async with self._handing_back(call):
                 await self._call(worker, call)
             self._on_called(call.run)
             await self._record(call)
-            call = await self._claim() if self._may_call() else None
+            call = await self._claim(lease)
         return call
 
     @asynccontextmanager
@@ -205,4 +219,4 @@ async def _reap(worker: WorkerProcess, process: RunHandle | None) -> Death:
 
 
 class _Interrupted(Exception):
-    """The worker died with the lease's guard during a call. Another executor may make this call again."""
+    """The executor's lease has ended before the end of a call. Another executor may make this call again."""

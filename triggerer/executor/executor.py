@@ -85,7 +85,7 @@ class Executor:
             self._result_writer,
             executor=instance_id,
             settings=settings,
-            may_call=lambda: self._has_lease,
+            get_lease=lambda: self._leases_lost if self._has_lease else None,
             get_guard=lambda: self.guard,
             on_called=self._ship_log,
         )
@@ -375,7 +375,7 @@ class Executor:
                 tasks.start_soon(self._end_unstarted, order, verdict)
             for slot in self._slots:
                 if slot.run is not None and slot.run.run_pk == run_pk and not slot.is_stopping:
-                    tasks.start_soon(slot.stop, verdict)
+                    tasks.start_soon(slot.stop, slot.run, verdict)
 
     async def _end_unstarted(self, order: RunOrder, verdict: RunEnd) -> None:
         # Write the log first: once the store has the run's end, a user may read the log.

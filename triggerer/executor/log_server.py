@@ -123,6 +123,9 @@ async def _send_part(
     left = max(0, min(request.limit, size - start))
     hole = next_hole(log.wrapped.fileno(), start)
     await _send_head(stream, size=size, start=start, length=left, hole=hole)
+    if not left:
+        # `start` may be a number that no file position can have.
+        return
     try:
         await log.seek(start)
         while left and (chunk := await log.read(min(left, _CHUNK_BYTES))):

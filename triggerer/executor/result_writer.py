@@ -203,14 +203,11 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
         """Store a group and perform further steps in one transaction. Return the rows of these steps."""
-        group = await hold_unbegun(self._database, self.executor, group)
-        if not group:
+        unheld = await hold_unbegun(self._database, self.executor, group)
+        if not unheld:
             return await self._database.perform_steps(steps) if steps else []
-        save = SaveResults(
-            self.executor,
-            [self._fail_if_refused(update) for update in group],
-            self._database.transport.sender,
-        )
+        group = [self._fail_if_refused(update) for update in unheld]
+        save = SaveResults(self.executor, group, self._database.transport.sender)
         before, after = self._launch_steps(group)
         # Store the waits after `save`, because these steps change only running runs. So a run that `save` ends is not
         # shown as waiting.
@@ -220,8 +217,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             if update.wait is not None
         ]
         calls_back = any(
-            update.end is not None and update.order.calls_back(update.end.state)
-            for update in save.updates
+            update.end is not None and update.order.calls_back(update.end.state) for update in group
         )
         if not calls_back and not any(task.events for update in group for task in update.tasks):
             answers = await self._database.perform_steps([*before, save, *after, *steps])
@@ -311,11 +307,14 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
         # An earlier commit with an unknown outcome may have stored some of these ends, but announced none. So announce
-        # every end whose attempt still has its run, even if this commit changed nothing.
+        # every end whose attempt still has its run, even if this commit changed nothing. A queued run has not ended:
+        # `hold_unbegun` has held it, before this group was written again.
         ends = [
             update
             for update in group
-            if update.end is not None and _has_claim(update.order, claims)
+            if update.end is not None
+            and _has_claim(update.order, claims)
+            and claims[update.order.run_pk].state is not RunState.QUEUED
         ]
         for update in ends:
             self._count_end(update)

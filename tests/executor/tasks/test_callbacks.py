@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,13 @@ import anyio
 import pytest
 
 from tests.executor.conftest import House
+from triggerer.domain.attempts import CallbackOrder
+from triggerer.errors import StoreUnavailable
+from triggerer.executor import callbacks
+from triggerer.executor.lease.lease_guard_process import LeaseGuard
 from triggerer.executor.slots.worker_process import WorkerProcess, open_worker
+from triggerer.processes.own_lease import boottime
+from triggerer.store.runs.callbacks import claim_call
 from triggerer.store.schema.models import DagRun
 
 DAG = """
@@ -228,3 +234,72 @@ async def test_a_run_that_is_given_up_calls_back(any_house: House) -> None:
     assert run.error is not None
     assert run.error.startswith("given up after 3 attempts")
     assert len(_notes(params)) == 1
+
+
+async def test_callbacks_whose_worker_dies_with_the_lease_are_called_again(house: House) -> None:
+    params = await _add(house)
+    async with house.executor(sweep_every=timedelta(seconds=0.1)) as executor:
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.mark_lease_acquired(guard)
+            (pk,) = await house.queue("d", params=params | {"fails": "raises", "hangs": 600})
+            await _until(lambda: len(_notes(params)) == 1)
+        executor.mark_lease_lost()
+        await house.change_run(pk, params=params)
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.mark_lease_acquired(guard)
+            await _called(house, pk)
+    assert len(_notes(params)) == 2
+
+
+async def test_an_outage_of_the_store_between_two_calls_does_not_end_the_executor(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = await _add(house)
+    claims: list[CallbackOrder | None] = []
+
+    async def claim(*arguments: Any, **values: Any) -> CallbackOrder | None:
+        if len(claims) == 1:
+            claims.append(None)
+            raise StoreUnavailable("the store is away")
+        claims.append(await claim_call(*arguments, **values))
+        return claims[-1]
+
+    pks = await house.queue("d", 2, params=params, state="success", callback="due")
+    monkeypatch.setattr(callbacks, "claim_call", claim)
+    async with house.executor():
+        await _called(house, *pks)
+    assert len(_notes(params)) == 4
+
+
+@pytest.mark.parametrize("is_held_again", [False, True])
+async def test_a_lease_that_ends_during_the_claim_of_a_call_prevents_the_call(
+    house: House, monkeypatch: pytest.MonkeyPatch, is_held_again: bool
+) -> None:
+    """Even if there is a new lease when the claim returns, another executor may have claimed the call in between."""
+    params = await _add(house)
+    has_claimed, may_return = anyio.Event(), anyio.Event()
+
+    async def claim(*arguments: Any, **values: Any) -> CallbackOrder | None:
+        call = await claim_call(*arguments, **values)
+        if call is not None and not has_claimed.is_set():
+            has_claimed.set()
+            await may_return.wait()
+        return call
+
+    monkeypatch.setattr(callbacks, "claim_call", claim)
+    async with (
+        house.executor(sweep_every=timedelta(seconds=0.5)) as executor,
+        aclosing(await LeaseGuard.start(boottime() + 3600)) as guard,
+    ):
+        (pk,) = await house.queue("d", params=params, state="success", callback="due")
+        await has_claimed.wait()
+        executor.mark_lease_lost()
+        if not is_held_again:
+            may_return.set()
+            await anyio.sleep(3)
+            assert _notes(params) == []
+        executor.mark_lease_acquired(guard)
+        may_return.set()
+        (run,) = await _called(house, pk)
+    assert len(_notes(params)) == 2
+    assert run.callback_attempts == 2

@@ -33,6 +33,8 @@ class RunEnding:
     run: RunOrder | None
     verdict: RunEnd | None = None
     """The executor's decision about the run's end, such as a cancellation. The run may report another end first."""
+    is_overdue: bool = False
+    """True if a task outlived its timeout by more than `timeout_grace`: the run's process must be killed."""
     is_cut_short: bool = False
     """True: store no end of the run, because the run is queued again, or another executor executes it."""
     has_left_launches: bool = False

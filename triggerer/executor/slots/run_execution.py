@@ -56,7 +56,7 @@ class RunExecution:
 
     Args:
         ending: The decisions about the run's end. If a task outlives its timeout by more than `timeout_grace`, the
-            task's timer sets `ending.verdict`.
+            task's timer sets `ending.verdict` and `ending.is_overdue`, unless there is a verdict already.
         on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
             file. Called with False when the run continues.
         on_overdue: Called after a task's timer has set the verdict. It is not a coroutine, so it must wake a task that
@@ -260,5 +260,9 @@ class RunExecution:
 
 
 def _judge_overdue(ending: RunEnding, on_overdue: Callable[[], None], reason: str) -> None:
+    if ending.verdict is not None:
+        # The run is being stopped already. A user may have cancelled it.
+        return
     ending.verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+    ending.is_overdue = True
     on_overdue()

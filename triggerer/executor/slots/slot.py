@@ -80,6 +80,7 @@ class Slot:
     _execution: RunExecution | None = None
     """The present run in its worker. None: no worker has the run."""
     _is_open: bool = False
+    """True while the present worker has an open Spark driver."""
     _warmed: WarmedFrame | None = None
     _resource_wait: anyio.CancelScope | None = None
     _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
@@ -135,8 +136,13 @@ class Slot:
     def _new_ending(self) -> RunEnding:
         return RunEnding(self.services.result_writer, self._log_files, self.run)
 
-    async def stop(self, verdict: RunEnd) -> None:
-        """End the run: SIGTERM first, SIGKILL after `cancel_grace`. If the run reports no end, its end is `verdict`."""
+    async def stop(self, run: RunOrder, verdict: RunEnd) -> None:
+        """End the run: SIGTERM first, SIGKILL after `cancel_grace`. If the run reports no end, its end is `verdict`.
+
+        Does nothing if the slot no longer has this run.
+        """
+        if self.run is not run:
+            return
         self._ending.verdict = verdict
         self._call_off_beginning()
         if self._execution is not None:
@@ -199,7 +205,7 @@ class Slot:
                         RunState.FAILED, f"no worker could be started: {error}"
                     )
             finally:
-                self.worker, self.spark = None, Spark.COLD
+                self.worker, self.spark, self._is_open = None, Spark.COLD, False
             if done:
                 self._free()
 
@@ -307,7 +313,8 @@ class Slot:
     async def _kill_overdue(self) -> None:
         while True:
             await self._overdue.wait()
-            if self._execution is not None:
+            # The overdue run may have ended by now, and the slot may execute another run.
+            if self._execution is not None and self._ending.is_overdue:
                 await self._execution.kill()
 
     def _on_wait(self, is_waiting: bool) -> None:

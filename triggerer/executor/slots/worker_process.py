@@ -257,7 +257,9 @@ async def open_worker(
         on_frame: Receives the frames that are about Spark.
     Raises:
         OSError: No process can be started.
+        Exception: The block has raised it.
     """
+    failure: Exception | None = None
     async with (
         aclosing(
             await WorkerProcess.start(
@@ -277,6 +279,11 @@ async def open_worker(
             # If the worker is already dead, `listen` notices.
             await worker.tell({**setup, **message("setup")})
             yield worker
+        except Exception as error:  # noqa: BLE001 - raised below
+            # The group would wrap the error in an `ExceptionGroup`.
+            failure = error
         finally:
             worker.kill()
             worker.tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

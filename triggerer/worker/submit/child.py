@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from triggerer.worker.spark.jvm.driver_deaths import reason_in
 
 _GRACE_S: Final = 5.0
 """The time that a stopped driver has to tell its cluster that it ends. Then the driver is killed."""
+_STEP_MS: Final = 500
+"""The longest time until a task in a thread notices that it must stop."""
 _LAST_LINES: Final = 1000
 """The most lines of output that are remembered. A traceback of Spark Connect's client contains hundreds of lines of the
 server's stack, and its first lines are needed.
@@ -48,7 +51,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: s
     )
     copying.start()
     try:
-        code = child.wait()
+        code = _wait(child)
     finally:
         _end(child)
     copying.join(_GRACE_S)
@@ -56,6 +59,24 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: s
         how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
         reason = _reason(list(last))
         raise RunFailed(f"{what} {how}" + (f": {reason}" if reason else ""))
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of the child, and return its code.
+
+    A task in a thread is interrupted by an exception that arrives only between two steps of Python code, see
+    `triggerer.worker.parallel.threads`. So wait in short steps. `Popen.wait` with a time limit would also do that. But
+    an exception that arrives inside it can leave its lock locked, and then `_end` would wait forever.
+    """
+    descriptor = os.pidfd_open(child.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while not poll.poll(_STEP_MS):
+            pass
+    finally:
+        os.close(descriptor)
+    return child.wait()
 
 
 def _copy_output(child: subprocess.Popen[bytes], last: deque[str]) -> None:

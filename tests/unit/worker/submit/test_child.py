@@ -5,10 +5,15 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
+from pathlib import Path
 
+import psutil
 import pytest
 
 from triggerer.errors import RunFailed, SubmitFailed
+from triggerer.worker.failures import TaskTimeout
+from triggerer.worker.parallel.threads import thread_time_limit
 from triggerer.worker.submit.child import run_child
 
 
@@ -66,3 +71,24 @@ def test_it_is_stopped_when_the_task_is_interrupted() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert time.monotonic() - began < 30
+
+
+def test_it_is_stopped_when_the_time_of_a_task_in_a_thread_is_up(tmp_path: Path) -> None:
+    """A run with `max_parallel_tasks` above 1 executes its tasks in threads, which signals cannot interrupt."""
+    pid_file = tmp_path / "pid"
+    code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with thread_time_limit(timedelta(seconds=1), lambda: None):
+                run(code)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            caught.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [type(error) for error in caught] == [TaskTimeout]
+    assert not psutil.pid_exists(int(pid_file.read_text()))
