@@ -193,7 +193,7 @@ def _read_here(path: str, executor: str | None, start: int, limit: int) -> LogPa
         first = max(0, size + start) if start < 0 else start
         if first >= size:
             # `first` may be a number that no file position can have.
-            return LogPart(first, size, b"", None)
+            return LogPart(first, size, b"", None, path)
         hole = next_hole(log.fileno(), first)
         log.seek(first)
         return LogPart(first, size, log.read(limit), hole, path)

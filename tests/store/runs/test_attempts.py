@@ -340,6 +340,9 @@ class _Ending:
             raise ChannelClosed(unread=False)
         return self._frames.pop()
 
+    async def reap(self) -> int:
+        return 0
+
     def kill(self) -> None:
         pass
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.streams.scene import Scene, Sink, Watching, context
 from triggerer.abc import TriggerEvent, current_subscriber
-from triggerer.streams import Manager
+from triggerer.streams import Manager, MemberState
 from triggerer.streams.delivery.subscriber import Subscriber
 
 
@@ -87,16 +87,17 @@ async def test_a_message_that_was_sent_ahead_is_yielded_even_if_its_lane_is_rede
     scene.gates["one", "p5"] = anyio.Event()
     sink.refuses = refuses_once
     async with Manager(context(sink)) as manager:
-        manager.add([one, second])
+        rejoining, _ = manager.add([one, second])
         scene.publish("a")
         # `one` has failed at `a`, which stays outstanding. So `one` rejoins as a filter that was absent.
         await sink.until(lambda: sink.waiting is not None and failed == ["a"])
+        await sink.until(lambda: rejoining.state is MemberState.RUNNING)
         scene.publish("p5", "p6", "p7", lane="other")
         await sink.until(lambda: ("one", "p5") in scene.opened)
         # The store refuses the events of `p5`, so the broker redelivers this lane. By then the filter has `p7`.
         scene.gates["one", "p5"].set()
         await sink.until(lambda: ("one", "p6") in scene.opened and sorted(refused) == [1, 2])
-        await sink.until(lambda: scene.opened.count(("two", "p5")) == 2)
+        await sink.until(lambda: scene.opened.count(("two", "p5")) >= 2)
         scene.gates["one", "p6"].set()
         sink.store()
         everything = ["a", "p5", "p6", "p7"]
