@@ -247,7 +247,7 @@ async def test_all_code_of_a_plugin_is_named(kind: type[Blocking], upstream: Ups
     async with supervised() as service:
         with StallWatch(THRESHOLD_S, seen):
             await anyio.sleep(THRESHOLD_S)
-            kwargs = {"upstream": upstream.name}
+            kwargs: dict[str, Any] = {"upstream": upstream.name}
             service.manager.add([service.spec(lambda: kind(**kwargs), "asset/name", kwargs)])
             task = asyncio.current_task()
             assert task is not None
