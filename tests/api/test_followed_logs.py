@@ -17,12 +17,14 @@ from tests.api.test_connections import served
 from triggerer.api.routes import logs
 from triggerer.domain.run_logs import log_path
 from triggerer.executor.log_server import LogServer
+from triggerer.processes.instance_ids import new_instance_id
 from triggerer.store.runs.log_addresses import log_address_for
 from triggerer.store.schema.models import DagRun
 from triggerer.store.streams.leases import register_instance
+from triggerer.worker.logs.hosts import record_host
 
 LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
-OLD, NEW = b"old line 1\nold line 2\n", b"new line 1\n"
+OLD, NEW = b"old line 1\nold line 2\n", b"new line 1\nnew line 2\nnew line 3\n"
 
 
 class Followed:
@@ -50,7 +52,7 @@ async def followed(api: Api, **query: Any) -> AsyncIterator[Followed]:
     headers = {"Authorization": f"Bearer {api.tokens['viewer']}"}
     async with (
         served(api) as address,
-        httpx.AsyncClient(base_url=address, headers=headers, timeout=5) as client,
+        httpx.AsyncClient(base_url=address, headers=headers, timeout=60) as client,
         client.stream("GET", LOGS, params={"follow": True, **query}) as answer,
     ):
         assert answer.status_code == 200
@@ -119,12 +121,38 @@ async def test_the_next_attempt_on_another_machine_is_followed_from_its_beginnin
         await log.expect(OLD + NEW)
 
 
+@pytest.mark.parametrize("is_here_first", [True, False])
+async def test_an_attempt_here_and_one_on_another_machine_are_two_logs(
+    api: Api, tmp_path: Path, is_here_first: bool
+) -> None:
+    """The API has the log of the attempt here in the same path as the other machine."""
+    here, there = new_instance_id(), "two:1:a"
+    first, second = (here, there) if is_here_first else (there, here)
+    home, other = tmp_path / "home", tmp_path / "other"
+    contents = {here: OLD if is_here_first else NEW, there: NEW if is_here_first else OLD}
+    write_log(home, contents[here])
+    write_log(other, contents[there])
+    record_host(home, here)
+    await change_run(api, executor=first, log_home=str(home))
+    async with anyio.create_task_group() as tasks:
+        async with api.database.transaction() as session:
+            await register_instance(session, there, kind="executor")
+        await tasks.start(LogServer(api.database, there, other, "127.0.0.1:0").run)
+        await until_it_serves(api, there)
+        async with followed(api) as log:
+            await log.expect(OLD)
+            await change_run(api, executor=second, attempt=2)
+            await log.expect(OLD + NEW)
+        tasks.cancel_scope.cancel()
+
+
 async def until_it_serves(api: Api, executor: str) -> None:
-    while True:
-        async with api.database.reading() as session:
-            if await log_address_for(session, executor) is not None:
-                return
-        await anyio.sleep(0.01)
+    with anyio.fail_after(30):
+        while True:
+            async with api.database.reading() as session:
+                if await log_address_for(session, executor) is not None:
+                    return
+            await anyio.sleep(0.01)
 
 
 async def test_the_headers_of_a_log_that_is_still_empty_are_sent_at_once(
@@ -142,5 +170,6 @@ async def test_an_offset_behind_the_end_waits_for_the_log_to_reach_it(
 ) -> None:
     write_log(tmp_path, OLD)
     async with followed(api, offset=len(OLD) + 2) as log:
-        write_log(tmp_path, OLD + b"12345")
+        with Path(log_path(str(tmp_path), "daily", "manual__1")).open("ab") as file:
+            file.write(b"12345")
         await log.expect(b"345")

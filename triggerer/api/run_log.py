@@ -45,7 +45,9 @@ class LogPart:
     path: str | None
     """The path of the file on its machine. None: only the copy in the bucket is left."""
     host: str | None = None
-    """The machine that has the file. None: the file was read here, where it may be in a shared folder."""
+    """The machine of the run's executor, which writes the file."""
+    is_here: bool = False
+    """Whether the file was read on this machine. If another machine writes it, it is in a shared folder."""
     is_copy: bool = False
     """Whether the bytes are of the copy in the bucket. A copy has no holes, so it may be shorter than the log."""
 
@@ -54,10 +56,10 @@ class LogPart:
 
         It is not if another executor writes the log of the next attempt, or if the file was truncated or replaced.
         """
-        is_moved = any(
-            None not in pair and pair[0] != pair[1]
-            for pair in ((self.path, earlier.path), (self.host, earlier.host))
-        )
+        pairs = [(self.path, earlier.path)]
+        if not (self.is_here and earlier.is_here):
+            pairs.append((self.host, earlier.host))
+        is_moved = any(None not in pair and pair[0] != pair[1] for pair in pairs)
         is_shorter = self.size < earlier.size and self.is_copy == earlier.is_copy
         return not is_moved and not is_shorter
 
@@ -116,10 +118,9 @@ class LogReader:
             part = await copy.read(start, limit)
         if part is None:
             raise no_log(self.row)
-        assert self.row.executor is not None
-        host, _ = host_and_pid(self.row.executor)
+        host = _host_of(self.row.executor)
         return LogPart(
-            part.start, part.size, part.body, None, self.row.log_path, host=host, is_copy=True
+            part.start, part.size, part.body, None, self.row.log_path, host, is_copy=True
         )
 
 
@@ -193,10 +194,15 @@ def _read_here(path: str, executor: str | None, start: int, limit: int) -> LogPa
         first = max(0, size + start) if start < 0 else start
         if first >= size:
             # `first` may be a number that no file position can have.
-            return LogPart(first, size, b"", None, path)
+            return LogPart(first, size, b"", None, path, _host_of(executor), is_here=True)
         hole = next_hole(log.fileno(), first)
         log.seek(first)
-        return LogPart(first, size, log.read(limit), hole, path)
+        body = log.read(limit)
+        return LogPart(first, size, body, hole, path, _host_of(executor), is_here=True)
+
+
+def _host_of(executor: str | None) -> str | None:
+    return None if executor is None else host_and_pid(executor)[0]
 
 
 async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
@@ -236,8 +242,8 @@ async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> 
         ) from error
     hole = head["hole"]
     where = None if hole is None else (int(hole[0]), int(hole[1]))
-    machine, _ = host_and_pid(row.executor)
-    return LogPart(int(head["start"]), int(head["size"]), body, where, row.log_path, host=machine)
+    start, size = int(head["start"]), int(head["size"])
+    return LogPart(start, size, body, where, row.log_path, _host_of(row.executor))
 
 
 async def read_whole(

@@ -25,8 +25,8 @@ SERVICES: Final = frozenset(
 )
 """The commands that run until a signal stops them. A stop by a signal is success: exit code 0."""
 INTERRUPTED: Final = 130
-_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-"""The errors of writing to a file on a full or broken disk."""
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
+"""The errors of writing to a file on a full or broken disk, or of a file that is too large."""
 
 
 def main() -> None:

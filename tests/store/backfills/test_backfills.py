@@ -321,7 +321,9 @@ async def test_of_two_backfills_that_start_at_the_same_time_one_is_refused(
     postgres: Database,
 ) -> None:
     await add_dag(postgres, "d", DAILY, is_paused=True)
-    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
     refused: list[str] = []
 
     async def start_second() -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.api.access.roles import ORDER
 from triggerer.config.references import resolve
 from triggerer.errors import ConfigurationError, RoleNeeded, ServerBusy, SignInNeeded
+from triggerer.http_libraries import http_errors
 
 if TYPE_CHECKING:
     from authlib.integrations.httpx_client import AsyncOAuth2Client
@@ -113,7 +114,6 @@ class OidcProvider:
     async def _exchange(
         self, metadata: Mapping[str, Any], code: str, verifier: str, redirect_uri: str
     ) -> Mapping[str, Any]:
-        import httpx
         from authlib.integrations.base_client import OAuthError
 
         try:
@@ -125,9 +125,9 @@ class OidcProvider:
             raise SignInNeeded(
                 f"the provider refused the sign-in: {error.error}", hint="sign in again"
             ) from error
-        except httpx.HTTPError as error:
+        except http_errors() as error:
             raise ServerBusy(f"the provider does not answer: {error}") from error
-        except ValueError as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ServerBusy(f"the provider's answer has no tokens: {error}") from error
         return found
 
@@ -157,8 +157,9 @@ class OidcProvider:
 
     def _role(self, claims: Mapping[str, Any], name: str) -> str:
         found = claims.get(self._settings.role_claim)
-        values = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-        roles = {self._settings.roles[one] for one in values if one in self._settings.roles}
+        values = found if isinstance(found, list) else [found]
+        names = [one for one in values if isinstance(one, str)]
+        roles = {self._settings.roles[one] for one in names if one in self._settings.roles}
         best = max((role for role in roles if role in ORDER), key=ORDER.index, default=None)
         if best is None:
             raise RoleNeeded(
@@ -195,12 +196,13 @@ class OidcProvider:
     async def _get(self, url: str) -> dict[str, Any]:
         import httpx
 
+        expected: tuple[type[Exception], ...] = (*http_errors(), ValueError)
         try:
             async with httpx.AsyncClient(timeout=_TIMEOUT_S) as client:
                 answer = await client.get(url)
                 answer.raise_for_status()
                 found = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+        except expected as error:
             raise ServerBusy(
                 f"the OpenID Connect provider does not answer: {error}",
                 hint="see [api.oidc] issuer; tokens work meanwhile",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable, ConfigurationError
+from triggerer.http_libraries import http_errors
 from triggerer.pluginkit.guarding import guarded
 
 if TYPE_CHECKING:
@@ -125,22 +125,12 @@ class SchemaRegistry:
             translate=translate,
             catch=(
                 SchemaRegistryError,
-                _http_error(),
+                *http_errors(),
                 OSError,
                 TimeoutError,
                 *_INVALID_ANSWER_ERRORS,
             ),
         )
-
-
-def _http_error() -> type[Exception]:
-    """Return the error class that the client's HTTP library, httpx2 or httpx, raises for a missing answer."""
-    try:
-        library = import_module("httpx2")
-    except ImportError:
-        library = import_module("httpx")
-    error: type[Exception] = library.HTTPError
-    return error
 
 
 def _connect(url: str, settings: Mapping[str, Any]) -> AsyncSchemaRegistryClient:

@@ -29,6 +29,8 @@ from triggerer.store.schema.models import AssetEvent
 _NAME: Final = "asset_events_by_arrival"
 _MOST_MARKS: Final = 8
 _LOOK_S: Final = 0.02
+_LONGEST_WAIT_S: Final = 2.0
+"""How long the first page waits for transactions that write events. The wait holds a connection to the database."""
 _WRITERS: Final = text("""
 SELECT virtualtransaction FROM pg_locks
 WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
@@ -68,13 +70,14 @@ async def follow_asset_events(
     """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
 
     Later pages may return events of the last `window` again. On PostgreSQL, the first page waits until the transactions
-    that write events at that moment have ended, but no longer than `window`.
+    that write events at that moment have ended, but not for long.
 
     Args:
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: False: begin with the oldest event. True: begin after the newest event.
+        is_from_now: False: begin with the oldest event. True: begin after the newest event, or with the oldest event if
+            a transaction that writes events does not end.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -139,16 +142,21 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
     """Return a settled id for a client without a state: the highest id, after a wait for transactions with lower ids.
 
     An event's timestamp cannot replace the wait: it may be given, or be from before a long outage of the database.
+
+    Returns:
+        0 if one of the transactions does not end in time. Then the client gets all events again, round by round, until
+        its first mark is old enough.
     """
     top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         return top
     # A transaction locks the table before it takes an id, and unlocks it after its events are visible. A transaction
-    # that begins to write now takes higher ids, so wait only for those that write already. After one `window`, an id
-    # counts as settled in any case.
-    give_up_at = anyio.current_time() + window.total_seconds()
+    # that begins to write now takes higher ids, so wait only for those that write already.
+    give_up_at = anyio.current_time() + min(window.total_seconds(), _LONGEST_WAIT_S)
     writers = await _writers(session)
-    while writers and anyio.current_time() < give_up_at:
+    while writers:
+        if anyio.current_time() >= give_up_at:
+            return 0
         await anyio.sleep(_LOOK_S)
         writers &= await _writers(session)
     return top

@@ -26,6 +26,7 @@ from triggerer.store.database.statement import (
     Statement,
     parameter_rows,
 )
+from triggerer.store.listing.filters import some_of
 from triggerer.store.runs.attempts.claims import needs_spark
 from triggerer.store.runs.attempts.steps import leave_attempts
 from triggerer.store.runs.results import RunClaim
@@ -207,11 +208,12 @@ async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: date
 
     The runs were queued, so no task is at work. An earlier attempt ended while these tasks ran.
     """
-    await session.execute(
-        update(_TASKS)
-        .where(_TASKS.c.run_pk.in_(run_pks), _TASKS.c.state == TaskState.RUNNING.value)
-        .values(state=TaskState.CANCELLED.value, ended_at=now)
-    )
+    for chosen in some_of(run_pks, TaskRun.run_pk):
+        await session.execute(
+            update(_TASKS)
+            .where(chosen, _TASKS.c.state == TaskState.RUNNING.value)
+            .values(state=TaskState.CANCELLED.value, ended_at=now)
+        )
 
 
 async def any_dag_needs_spark(session: AsyncSession) -> bool:
