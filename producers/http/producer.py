@@ -222,13 +222,16 @@ class HttpSharedStreamProducer(SharedStreamProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         self._is_ahead = False
         self._has_advanced.set()
+        # Items that fail together for as often come again together, in their order.
+        delays: dict[int, float] = {}
         for delivery, outcome in batch:
             match judge(outcome):
                 case Judgement.FAIL:
                     delivery.failures += 1
-                    self._failed[delivery] = time.monotonic() + self._policy.delay(
-                        delivery.failures
+                    delay = delays.setdefault(
+                        delivery.failures, self._policy.delay(delivery.failures)
                     )
+                    self._failed[delivery] = time.monotonic() + delay
                     self._has_failed.set()
                 case Judgement.REJECT:
                     logger.warning("an item of %s was rejected, and is skipped", shown(self._url))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -16,7 +17,7 @@ from producers.kafka.errors import guarded
 from producers.kafka.positions.start import Start
 from producers.kafka.wire.cluster import Cluster
 from triggerer.abc import SourceLag
-from triggerer.errors import BrokerUnavailable
+from triggerer.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:
     from producers.kafka.settings import KafkaSettings
@@ -89,5 +90,5 @@ async def _committed(settings: KafkaSettings, group: str, what: str) -> Any:
                     raise
                 await anyio.sleep(_ASK_AGAIN_S)
     finally:
-        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            await admin.close()
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True), suppress(BrokerError):
+            await guarded(admin.close(), what)

@@ -139,7 +139,8 @@ class LeftLaunches:
                         frame: Any = await child.channel.receive()
                         found.append(_LAUNCH.validate_python(frame["launch"]))
                 except ChannelClosed:
-                    if code := await child.reap():
+                    code = await child.reap()
+                    if code and len(found) < len(launches):
                         _log.warning("the process that ends launches has died", code=code)
             child.kill()
             tasks.cancel_scope.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -339,6 +340,7 @@ class _Attempt:
 
     def _submit_for(self, dag: DAG, spark: RunSession) -> Callable[..., None]:
         """Return a function that submits a task's Spark application. `ApplicationSubmitter` is imported when needed."""
+        making = threading.Lock()
 
         @functools.cache
         def submitter() -> ApplicationSubmitter:
@@ -355,7 +357,13 @@ class _Attempt:
                 tell_absence=spark.tell_absence,
             )
 
-        return lambda *args, **kwargs: submitter().submit(*args, **kwargs)
+        def submit(*args: Any, **kwargs: Any) -> None:
+            # Tasks that run side by side must share one submitter, which knows the tries of each task.
+            with making:
+                shared = submitter()
+            shared.submit(*args, **kwargs)
+
+        return submit
 
     def _report_tasks(self, outcomes: TaskOutcomes) -> None:
         if outcomes.unreported:

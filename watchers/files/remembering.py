@@ -29,6 +29,8 @@ class Memory:
     def __init__(self, directory: Path, value: Any) -> None:
         self._directory = directory
         self._known: dict[str, set[bytes]] = {}
+        self._unforgotten: Set[bytes] | None = None
+        """The digests of a scan after which nothing was forgotten, because it found no known file."""
         for pattern, digests in (value or {"patterns": {}})["patterns"].items():
             raw = base64.b64decode(digests)
             self._known[pattern] = {raw[at : at + _SIZE] for at in range(0, len(raw), _SIZE)}
@@ -45,6 +47,9 @@ class Memory:
         digest = _digest(file.key, file.name)
         for pattern in file.patterns or ():
             self._known.setdefault(pattern, set()).add(digest)
+        if self._unforgotten is not None and digest in self._unforgotten:
+            # The scan did read the directory, so the files that it did not find are gone.
+            self.forget_all_but(self._unforgotten)
 
     def forget_all_but(self, there: Set[bytes]) -> None:
         """Forget the files whose digests are not in `there`. If no digest of a file is in `there`, forget nothing.
@@ -54,7 +59,9 @@ class Memory:
         tell: it may change when the same volume is mounted again.
         """
         if all(known.isdisjoint(there) for known in self._known.values()):
+            self._unforgotten = there
             return
+        self._unforgotten = None
         self._known = {
             pattern: kept for pattern, known in self._known.items() if (kept := known & there)
         }

@@ -107,7 +107,8 @@ class Client:
             # fails or takes too long.
             if self._credential is not None:
                 with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-                    await self._credential.close()
+                    with contextlib.suppress(Exception):
+                        await self._credential.close()
 
 
 def default_credential(settings: ServiceBusSettings) -> Any:

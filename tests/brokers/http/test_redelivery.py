@@ -28,7 +28,7 @@ async def test_each_failed_item_comes_again_after_its_own_delay(
     polled = Polled(url=server.url, poke_interval=1_000, items="@value")
     producer = HttpSharedStreamProducer(polled, settings=HttpSettings(), connection="http")
     async with aclosing(producer), aclosing(producer.open_stream()) as stream:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             _, first = await anext(stream)
             _, second = await anext(stream)
             await producer.advance([AdvanceItem(first, FAILED)])

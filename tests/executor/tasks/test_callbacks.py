@@ -302,4 +302,4 @@ async def test_a_lease_that_ends_during_the_claim_of_a_call_prevents_the_call(
         may_return.set()
         (run,) = await _called(house, pk)
     assert len(_notes(params)) == 2
-    assert run.callback_attempts == 2
+    assert run.callback_attempts == 1

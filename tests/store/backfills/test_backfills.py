@@ -322,7 +322,7 @@ async def test_of_two_backfills_that_start_at_the_same_time_one_is_refused(
 ) -> None:
     await add_dag(postgres, "d", DAILY, is_paused=True)
     waiting = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
     )
     refused: list[str] = []
 

@@ -160,7 +160,6 @@ async def test_a_key_that_was_used_before_is_an_error_and_no_repeat(declared: Da
     assert await stored(declared) == ([1], 1)
 
 
-@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_two_events_with_one_key_refuse_their_bookmark(declared: Database) -> None:
     async with writing(declared) as writer:
         twice = await outcome(submit(writer, [1, 2, 1], after=None, change="a"))
@@ -169,6 +168,7 @@ async def test_two_events_with_one_key_refuse_their_bookmark(declared: Database)
     assert await stored(declared) == ([], None)
 
 
+@pytest.mark.rule("15: an owner that has lost its lease can write nothing")
 async def test_a_former_owner_stores_neither_events_nor_bookmark(declared: Database) -> None:
     fenced: list[Fence] = []
     async with writing(declared, fenced) as writer:

@@ -70,7 +70,10 @@ async def test_a_check_that_ignores_its_cancellation_is_given_up_and_not_begun_t
             may_end.set()
         with anyio.fail_after(20):
             await loader.settled.wait()
-            again = check.begin(row, Guarantee.AT_LEAST_ONCE)
+            patient = GuaranteeCheck(
+                tasks, loader, ack_timeout=timedelta(minutes=5), patience=timedelta(seconds=60)
+            )
+            again = patient.begin(row, Guarantee.AT_LEAST_ONCE)
             assert again is not load
             await again.wait_until_settled()
         assert again.result() is Endless

@@ -57,12 +57,13 @@ class Delayed(DerivedTimetable):
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         # Without catch-up, `timetable` leaves out missed runs. Set its clock back, because a run is missed only once
-        # its delayed start has passed, too.
-        with clock_set_back(self.delay):
+        # its delayed start has passed, too. The clock must never show a time before the end of the last run's interval.
+        last, by = last_automated_data_interval, timedelta()
+        if last is not None and not restriction.catchup:
+            by = min(self.delay, max(now() - last.end, timedelta()))
+        with clock_set_back(by):
             return DerivedTimetable.next_dagrun_info(
-                self,
-                last_automated_data_interval=last_automated_data_interval,
-                restriction=restriction,
+                self, last_automated_data_interval=last, restriction=restriction
             )
 
     def derived(self, info: DagRunInfo) -> DagRunInfo:

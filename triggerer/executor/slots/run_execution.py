@@ -242,7 +242,8 @@ class RunExecution:
         if await process.is_over_within(grace):
             return
         await process.kill()
-        if not await process.is_over_within(_KILL):
+        # Once the run's end is reported, the worker may execute another run already.
+        if not await process.is_over_within(_KILL) and not process.reader_done.is_set():
             self.worker.kill()
 
     async def _reap(self, closed: ChannelClosed) -> Death:

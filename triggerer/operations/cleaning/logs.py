@@ -18,6 +18,7 @@ from triggerer.operations.cleaning.pace import Pace
 from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.store.database.transactions import Database
 from triggerer.store.runs.cleaning import OldRun, forget_logs, runs_with_old_logs
+from triggerer.worker.logs.hosts import is_log_of
 
 _LOGS: Final = 200
 
@@ -55,7 +56,8 @@ def _on_this_machine(runs: Sequence[OldRun]) -> list[OldRun]:
     return [
         run
         for run, path in zip(runs, paths_of(runs), strict=True)
-        if (run.executor and is_on_this_host(run.executor)) or Path(path).exists()
+        if (run.executor and is_on_this_host(run.executor))
+        or (Path(path).exists() and is_log_of(path, run.executor))
     ]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -95,8 +95,8 @@ async def claim(
 ) -> list[QueuedMessage]:
     """Claim up to `limit` messages for each of these targets; empty if no message is due.
 
-    No message of a target is due while one of them waits for a later time. The messages of a target are in the order in
-    which to send them: oldest first, see also `TRIED_FIRST`.
+    No message of a target is due while one of them waits for a later time, unless that one has failed `TRIED_FIRST`
+    times. The messages of a target are in the order in which to send them: oldest first, see also `TRIED_FIRST`.
 
     Args:
         lease: After this time the messages are due again, unless their outcome is stored.
@@ -110,7 +110,9 @@ async def claim(
                 Notification.target == target,
                 # PostgreSQL checks only this condition again if another process claims the row in the meantime.
                 Notification.due_at <= now,
-                ~select(other).where(other.target == target, other.due_at > now).exists(),
+                ~select(other)
+                .where(other.target == target, other.due_at > now, other.attempts < TRIED_FIRST)
+                .exists(),
             )
             .order_by(Notification.attempts >= TRIED_FIRST, Notification.id)
             .limit(limit)
@@ -126,10 +128,12 @@ async def claim(
 
 async def next_due(session: AsyncSession, targets: Collection[str]) -> datetime | None:
     """Return when the first of these targets may get its messages; None if no message waits."""
+    is_given_up = Notification.attempts >= TRIED_FIRST
     latest = (
         select(func.max(Notification.due_at).label("due_at"))
         .where(Notification.target.in_(targets))
-        .group_by(Notification.target)
+        # A message that failed `TRIED_FIRST` times waits by itself, and no other message waits for it.
+        .group_by(Notification.target, case((is_given_up, Notification.id), else_=0))
         .subquery()
     )
     found: datetime | None = await session.scalar(select(func.min(latest.c.due_at)))

@@ -158,9 +158,15 @@ class ApplicationSubmitter:
         self.on_launch(launch)
 
     def _end_earlier_tries(self, task_id: str) -> None:
-        for launch in [one for one in self._open.values() if one.task_id == task_id]:
+        for launch in [one for one in list(self._open.values()) if one.task_id == task_id]:
             launcher = launcher_named(launch.launcher, self.settings)
-            end_earlier_try(launcher, launch, self._report, self.tell_absence)
+            end_earlier_try(
+                launcher,
+                launch,
+                self._report,
+                self.tell_absence,
+                patience=self.settings.cluster_patience,
+            )
 
     def _refuse_for_connect(
         self, path: str, conf: Mapping[str, str], packages: Sequence[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 from triggerer.domain.attempt_states import AttemptState
@@ -211,22 +211,33 @@ def end_earlier_try(
     launch: Launch,
     on_launch: Callable[[Launch], None],
     tell_wait: Callable[[str | None], None],
+    *,
+    patience: timedelta,
 ) -> None:
     """Return once the application of an earlier try of the task has ended, and report its end.
 
-    The earlier try could not confirm that it stopped its application. The next try must not work at the same time, so
-    wait without limit.
+    The try's own stop got no answer, and the next try must not work beside it.
 
     Args:
         tell_wait: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.
+        patience: How long to wait.
+    Raises:
+        RunFailed: After `patience`, nobody can tell whether the application has ended. Its launch stays unknown.
     """
     handle = Handle(launch.tag, launch.external_id, launch.link)
     tell = reporter(launcher, launch.task_id, on_launch)
+    until = time.monotonic() + patience.total_seconds()
     if _stop(launcher, handle, tell):
         return
-    tell_wait(f"the end of an earlier try's application {launch.external_id or launch.tag}")
+    name = launch.external_id or launch.tag
+    tell_wait(f"the end of an earlier try's application {name}")
     try:
-        while not _stop(launcher, handle, tell):
+        while time.monotonic() < until:
             time.sleep(_UNKNOWN_EVERY_S)
+            if _stop(launcher, handle, tell):
+                return
     finally:
         tell_wait(None)
+    raise RunFailed(
+        f"an earlier try's application {name} may still be at work, so the task is not tried again"
+    )

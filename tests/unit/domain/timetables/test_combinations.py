@@ -27,6 +27,7 @@ from triggerer.timetables import (
     Except,
     ExceptDays,
     HasTicks,
+    OnceTimetable,
     RollingWindow,
     RollUp,
     TimeRestriction,
@@ -171,11 +172,24 @@ def test_consecutive_is_to_any_instants_what_data_intervals_are_to_cron() -> Non
 
 def test_delayed_runs_later_for_the_same_interval() -> None:
     late = Delayed(CronDataIntervalTimetable("@daily", timezone="UTC"), 3 * HOUR)
-    # At 01:00, the newest due run is the one of 03:00 on the previous day.
-    assert ask(late, "2026-03-10 01:00") == ("03-09 03:00", "03-08 00:00", "03-09 00:00")
-    assert ask(late, "2026-03-10 03:00") == ("03-10 03:00", "03-09 00:00", "03-10 00:00")
+    assert ask(late, "2026-03-10 01:00") == ("03-10 03:00", "03-09 00:00", "03-10 00:00")
     assert ask(late, "2026-03-10 01:00", ("2026-03-09", "2026-03-10"))[0] == "03-11 03:00"
     assert late.infer_manual_data_interval(run_after=at("2026-03-10 01:00")).end == at("2026-03-10")
+
+
+def test_delayed_delays_timetables_whose_first_run_is_now() -> None:
+    for timetable in (OnceTimetable(), DeltaTriggerTimetable(HOUR)):
+        first = ask(Delayed(timetable, 8 * HOUR), "2026-03-10 01:00")
+        assert first is not None
+        assert first[0] == "03-10 09:00"
+
+
+def test_a_delayed_timetable_repeats_no_time_that_the_last_run_covered() -> None:
+    """The DAG had the timetable without the delay before."""
+    late = Delayed(ContinuousTimetable(), 8 * HOUR)
+    found = ask(late, "2026-03-10 12:00", ("2026-03-10 11:00", "2026-03-10 11:59"))
+    assert found is not None
+    assert found[1] == "03-10 11:59"
 
 
 @pytest.mark.parametrize(

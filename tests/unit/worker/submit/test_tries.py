@@ -1,6 +1,7 @@
 """A task's next try does not begin while the application of an earlier try may still be at work."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -61,13 +62,17 @@ def server() -> Iterator[int]:
 
 
 class Scene:
-    def __init__(self, place: Place, folder: Path, port: int) -> None:
+    def __init__(
+        self, place: Place, folder: Path, port: int, patience: timedelta = timedelta(seconds=60)
+    ) -> None:
         self.place = place
         self.launches: list[Launch] = []
         self.waits: list[str | None] = []
         (folder / "a.py").write_text(APPLICATION)
         self._submitter = ApplicationSubmitter(
-            SparkSettings(mode="connect", remote=f"sc://127.0.0.1:{port}"),
+            SparkSettings(
+                mode="connect", remote=f"sc://127.0.0.1:{port}", cluster_patience=patience
+            ),
             folder,
             folder,
             order(7),
@@ -124,3 +129,17 @@ def test_a_try_that_has_ended_is_not_stopped_again(scene: Scene) -> None:
     scene.submit()
     assert scene.place.tries_at_stops == [1]
     assert scene.waits == []
+
+
+def test_the_next_try_fails_if_nobody_can_tell_whether_the_try_before_has_ended(
+    place: Place, tmp_path: Path, server: int
+) -> None:
+    scene = Scene(place, tmp_path, server, patience=timedelta(0))
+    place.answers = [Unknown("it does not answer")] * 2
+    with pytest.raises(RunFailed, match="no orders"):
+        scene.submit()
+    with pytest.raises(RunFailed, match="may still be at work, so the task is not tried again"):
+        scene.submit()
+    assert len(list(place.marks.iterdir())) == 1
+    assert scene.launches[-1].state is AttemptState.UNKNOWN
+    assert scene.waits[-1] is None
