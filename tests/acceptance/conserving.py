@@ -224,7 +224,7 @@ class Scene:
             "everything is an event, or set aside",
         )
         if self._count("parked_message"):
-            # During the trouble, a watcher failed some messages so often that they were parked. Replay them.
+            # The trouble made a watcher fail messages until they were parked. Replay the parked messages.
             self.first.cli("watchers", "parked", "replay", "--all")
         self._wait_for(lambda: self._count("asset_event") >= total, f"{total} asset events")
         assert self.records.positions() == expected, _difference(self.records.positions(), expected)

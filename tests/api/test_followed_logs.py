@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from anyio.abc import TaskGroup
 from sqlalchemy import update
 
 from tests.api.conftest import Api
@@ -110,11 +111,7 @@ async def test_the_next_attempt_on_another_machine_is_followed_from_its_beginnin
         for executor, content in machines.items():
             home = tmp_path / executor
             write_log(home, content)
-            async with api.database.transaction() as session:
-                await register_instance(session, executor, kind="executor")
-            await tasks.start(LogServer(api.database, executor, home, "127.0.0.1:0").run)
-        for executor in machines:
-            await until_it_serves(api, executor)
+            await serve_logs(api, executor, home, tasks)
         log = await stack.enter_async_context(followed(api))
         await log.expect(OLD)
         await change_run(api, executor="two:1:a", attempt=2)
@@ -135,10 +132,7 @@ async def test_an_attempt_here_and_one_on_another_machine_are_two_logs(
     record_host(home, here)
     await change_run(api, executor=first, log_home=str(home))
     async with anyio.create_task_group() as tasks:
-        async with api.database.transaction() as session:
-            await register_instance(session, there, kind="executor")
-        await tasks.start(LogServer(api.database, there, other, "127.0.0.1:0").run)
-        await until_it_serves(api, there)
+        await serve_logs(api, there, other, tasks)
         async with followed(api) as log:
             await log.expect(OLD)
             await change_run(api, executor=second, attempt=2)
@@ -146,7 +140,11 @@ async def test_an_attempt_here_and_one_on_another_machine_are_two_logs(
         tasks.cancel_scope.cancel()
 
 
-async def until_it_serves(api: Api, executor: str) -> None:
+async def serve_logs(api: Api, executor: str, home: Path, tasks: TaskGroup) -> None:
+    """Serve the logs of an executor on another machine, and wait until the API can find the server."""
+    async with api.database.transaction() as session:
+        await register_instance(session, executor, kind="executor")
+    await tasks.start(LogServer(api.database, executor, home, "127.0.0.1:0").run)
     with anyio.fail_after(30):
         while True:
             async with api.database.reading() as session:

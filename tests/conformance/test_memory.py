@@ -57,7 +57,7 @@ async def test_a_producer_that_lost_a_lock_reads_the_lane_again_once_the_lane_is
     acked = AdvanceOutcome(acked=1, failed=0, rejected=0)
     stream, other = first.open_stream(), second.open_stream()
     _, late = await anext(stream)
-    # Block the loop, so that the first producer cannot renew its lock.
+    # Block the event loop for longer than a lock lasts, so that the first producer cannot renew its lock.
     time.sleep(0.06)
     for value in ("a", "b"):
         event, message = await anext(other)

@@ -214,13 +214,22 @@ def spoil_marker(house: House, log: Path) -> None:
     (own / hashlib.sha256(file.encode()).hexdigest()).mkdir()
 
 
+@asynccontextmanager
+async def shipping_with_a_bad_marker(
+    house: House, bucket: LogBucket
+) -> AsyncIterator[tuple[LogShipper, Path, Path]]:
+    """Yield a shipper and two logs. The marker of the first log can be neither written nor deleted."""
+    first, second = write_log(house, "first"), write_log(house, "second")
+    async with shipping(shipper_of(house, bucket)) as shipper:
+        spoil_marker(house, first)
+        yield shipper, first, second
+
+
 async def test_a_marker_that_cannot_be_deleted_stops_no_copies(
     house: House, bucket: LogBucket
 ) -> None:
-    first, second = write_log(house, "first"), write_log(house, "second")
     with capture_logs() as said:
-        async with shipping(shipper_of(house, bucket)) as shipper:
-            spoil_marker(house, first)
+        async with shipping_with_a_bad_marker(house, bucket) as (shipper, first, second):
             shipper.ship(str(first))
             await until(lambda: len(bucket.list()) == 1)
             shipper.ship(str(second))
@@ -235,10 +244,8 @@ async def test_a_marker_that_cannot_be_deleted_stops_no_copies(
 async def test_a_marker_that_cannot_be_written_keeps_no_other_from_being_written(
     house: House, bucket: LogBucket
 ) -> None:
-    first, second = write_log(house, "first"), write_log(house, "second")
     with capture_logs() as said:
-        async with shipping(shipper_of(house, bucket)) as shipper:
-            spoil_marker(house, first)
+        async with shipping_with_a_bad_marker(house, bucket) as (shipper, first, second):
             shipper.expect(str(first))
             shipper.expect(str(second))
             await until(lambda: len(markers(house)) == 2)

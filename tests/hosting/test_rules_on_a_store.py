@@ -361,7 +361,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
         assert await count_events(database) == 2
         upstream.put("a")
         await until(lambda: upstream.outcomes() == {"a": (2, 0, 0)})
-    # Deliver "a" once more, to an owner that has not seen it. Its events exist already.
+    # Deliver "a" again, to another owner. The events of "a" exist already.
     upstream.advanced.clear()
     async with hosting(database, "next"):
         upstream.put("a", "b")

@@ -87,7 +87,7 @@ def delete(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete the queued events of a DAG or of an asset; with both options, those of the asset in the DAG's queue.
+    """Delete the queued events of a DAG or of an asset. With both, delete the asset's events in the DAG's queue.
 
     The asset events themselves stay, but no run of the DAG will receive them.
     """

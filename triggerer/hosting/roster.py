@@ -45,7 +45,7 @@ class Difference:
         return tuple(one for one in hosted.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
-        """Return the changes, but not those of a stream that has a new trigger that is not ready.
+        """Return the changes of each stream whose new triggers are all ready.
 
         All triggers of a stream start together, so that each of them receives the first message.
         """

@@ -47,8 +47,8 @@ def texts_argument(value: Any, what: str, *, each: str) -> list[str]:
     """Accept a string or several strings, and return a sorted list without repeats.
 
     Args:
-        what: What the argument is called in errors: "topics".
-        each: What one of the strings is called in errors: "a topic".
+        what: The name of the argument in errors, such as "topics".
+        each: The name of one string in errors, such as "a topic".
     Raises:
         DagError: The list is empty, or a value is empty or no string.
     """

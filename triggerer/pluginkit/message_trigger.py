@@ -214,7 +214,7 @@ class MessageTrigger(BaseEventTrigger):
 
 @cache
 def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
-    """Return the arguments that subclasses add, including those that a subclass passes on as `**arguments`."""
+    """Return the arguments that subclasses add. An argument that a subclass passes on as `**arguments` counts, too."""
     names: dict[str, None] = {}
     common = inspect.signature(MessageTrigger).parameters
     for cls in kind.__mro__[: kind.__mro__.index(MessageTrigger)]:

@@ -296,7 +296,7 @@ async def test_a_lease_that_ends_during_the_claim_of_a_call_prevents_the_call(
         executor.mark_lease_lost()
         if not is_held_again:
             may_return.set()
-            await anyio.sleep(3)
+            await anyio.sleep(3)  # nothing happens, so there is no event to wait for
             assert _notes(params) == []
         executor.mark_lease_acquired(guard)
         may_return.set()

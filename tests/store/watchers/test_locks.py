@@ -39,7 +39,7 @@ async def test_a_transaction_that_waits_for_a_watcher_has_locked_none_with_a_hig
         session.add(Stream(digest="s", key="s", epoch=0))
         session.add(Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest="s"))
     for number in (2, 1):
-        # PostgreSQL reads the rows in the order in which they were inserted.
+        # Insert the higher id first, because PostgreSQL reads a small table in the order of its insertions.
         async with postgres.transaction() as session:
             values: dict[str, Any] = {"state": "waiting", "owner": "me", "updated_at": NOW}
             session.add(

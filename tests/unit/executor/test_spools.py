@@ -53,7 +53,7 @@ async def test_the_first_two_runs_may_spool_at_the_same_time(
     flock = fcntl.flock
 
     def lock_slowly(descriptor: int, operation: int) -> None:
-        time.sleep(0.1)
+        time.sleep(0.1)  # the second run begins before the first has its folder
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock_slowly)

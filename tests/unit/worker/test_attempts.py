@@ -1,4 +1,4 @@
-"""What an attempt of a run reports about its tasks."""
+"""Reports of an attempt about its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints tables in which no word is broken, so that a user can copy ids and URIs at any width of the terminal.
+"""Prints tables without breaking words, so that a user can copy ids and URIs at any width of the terminal.
 
 If a column does not fit on the terminal, its cells are printed beneath their rows, or the column is left out, depending
 on its `Kind`. In a file or a pipe, each row is one line, for grep. Rich's own tables are not used, because they break

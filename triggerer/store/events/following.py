@@ -150,8 +150,8 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
     top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         return top
-    # A transaction locks the table before it takes an id, and unlocks it after its events are visible. A transaction
-    # that begins to write now takes higher ids, so wait only for those that write already.
+    # A transaction locks the table before it takes an id, and unlocks it after its events are visible. So wait only for
+    # the transactions that have a lock now. Later transactions take higher ids.
     give_up_at = anyio.current_time() + min(window.total_seconds(), _LONGEST_WAIT_S)
     writers = await _writers(session)
     while writers:

@@ -96,7 +96,7 @@ async def claim(
     """Claim up to `limit` messages for each of these targets; empty if no message is due.
 
     No message of a target is due while one of them waits for a later time, unless that one has failed `TRIED_FIRST`
-    times. The messages of a target are in the order in which to send them: oldest first, see also `TRIED_FIRST`.
+    times. The messages of a target are returned in sending order: oldest first, see also `TRIED_FIRST`.
 
     Args:
         lease: After this time the messages are due again, unless their outcome is stored.
@@ -132,7 +132,7 @@ async def next_due(session: AsyncSession, targets: Collection[str]) -> datetime 
     latest = (
         select(func.max(Notification.due_at).label("due_at"))
         .where(Notification.target.in_(targets))
-        # A message that failed `TRIED_FIRST` times waits by itself, and no other message waits for it.
+        # Each message that failed `TRIED_FIRST` times is a group of its own, because no other message waits for it.
         .group_by(Notification.target, case((is_given_up, Notification.id), else_=0))
         .subquery()
     )

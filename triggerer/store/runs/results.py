@@ -24,7 +24,7 @@ from triggerer.store.database.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """What an executor reports about an attempt: tasks, a wait, launches, the end of the run."""
+    """A report of an executor about an attempt: its tasks, a wait, its launches, and the end of the run."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()

@@ -1,7 +1,7 @@
 """Records on which hosts executors write logs into a folder.
 
-Executors on several hosts may have the same path as `home`: on a disk of their own, or in a shared folder. On a disk of
-this host, a log may be that of an earlier attempt, although the run's last attempt ran on another host. So each
+Executors on several hosts may have the same path as `home`, each on its own disk or all in a shared folder. If the
+run's last attempt ran on another host, a log on this host's own disk is the log of an earlier attempt. So each
 executor leaves an empty file in `<home>/logs/.hosts`, with the name of its host. A shared folder has the names of all
 its hosts. The folder of a host that was renamed has the old and the new name.
 """

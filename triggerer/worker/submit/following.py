@@ -201,7 +201,7 @@ def stopped(launcher: Launcher, handle: Handle) -> Ended | Absent | Unknown:
     while isinstance(sighting, Running):
         if time.monotonic() >= until:
             return Unknown("it was stopped, and has not ended yet")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_LOOK_EVERY_S)  # a cluster sends no notice of an end
         sighting = launcher.find(handle.tag, handle.external_id)
     return sighting
 
@@ -233,7 +233,7 @@ def end_earlier_try(
     tell_wait(f"the end of an earlier try's application {name}")
     try:
         while time.monotonic() < until:
-            time.sleep(_UNKNOWN_EVERY_S)
+            time.sleep(_UNKNOWN_EVERY_S)  # no event tells that the place answers again
             if _stop(launcher, handle, tell):
                 return
     finally:

@@ -33,7 +33,7 @@ def backlog_of(lane: str) -> Backlog:
 
 def test_a_lane_that_was_held_and_resumed_is_forgotten_once_it_is_gone() -> None:
     turns = LaneTurns(context(Sink(), clock=VirtualClock()))
-    # This lane's turn comes before the turn of any lane that is held, so the held lanes are behind it in the heap.
+    # This lane is due earlier than every held lane, so it comes before them in the heap.
     turns.delay(backlog_of("waiting"), 60)
     held = backlog_of("held")
     turns.delay(held, math.inf)

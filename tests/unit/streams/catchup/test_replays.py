@@ -353,14 +353,20 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
     assert {f"{begins}{number}#r7" for number in range(3)} < set(made)
 
 
+async def _add_other(scene: Scene, sink: Kept, manager: Manager) -> Member:
+    """Add a second watcher, and let both watchers read three messages."""
+    (other,) = manager.add([_spec(scene, "other", 2, sink)])
+    scene.publish(*range(3))
+    await sink.until(lambda: len(sink.events) == 6)
+    return other
+
+
 async def test_a_replay_begins_once_although_a_watcher_with_another_replay_is_deleted_meanwhile(
     scene: Scene,
 ) -> None:
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
-        (other,) = manager.add([_spec(scene, "other", 2, sink)])
-        scene.publish(*range(3))
-        await sink.until(lambda: len(sink.events) == 6)
+        other = await _add_other(scene, sink, manager)
         sink.delayed_positions = []
         manager.rewind(member, [AGAIN])
         manager.rewind(other, [ReplayRequest(8, 2, None, True)])
@@ -378,9 +384,7 @@ async def test_a_replay_begins_once_although_the_store_answers_late_for_a_delete
 ) -> None:
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
-        (other,) = manager.add([_spec(scene, "other", 2, sink)])
-        scene.publish(*range(3))
-        await sink.until(lambda: len(sink.events) == 6)
+        other = await _add_other(scene, sink, manager)
         delayed: list[PositionChange] = []
         sink.delayed_positions = delayed
         manager.rewind(member, [AGAIN])

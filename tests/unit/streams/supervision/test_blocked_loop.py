@@ -199,7 +199,7 @@ def block(seen: Seen) -> None:
     """Block until the stall is noticed. On a loaded machine the watching thread may run late."""
     give_up_at = time.monotonic() + 30
     while not seen.begun and time.monotonic() < give_up_at:
-        time.sleep(2 * THRESHOLD_S)
+        time.sleep(2 * THRESHOLD_S)  # the blocking is what the test is about
 
 
 class Blocking(Watching):

@@ -83,7 +83,7 @@ class Backlogs:
         return iter(list(self._behind.get(watcher_id, ())))
 
     def count_behind(self, watcher_id: int) -> int:
-        """Count the lanes in which this watcher has not caught up."""
+        """Return the number of lanes in which this watcher has not caught up."""
         return len(self._behind.get(watcher_id, ()))
 
     def may_catch_up(self, watcher_id: int) -> bool:

@@ -10,7 +10,7 @@ from triggerer.domain.watchers.parked import StoredMessage
 
 
 class StoredLane:
-    """What one watcher has read in a lane: first stored messages, then outstanding messages, which are in memory.
+    """One watcher's progress in a lane: first through stored messages, then through outstanding ones in memory.
 
     Usually an outstanding message is stored when it reaches the head of its lane. It is not stored if the watcher has
     read it and all of its derived events are durable. Event numbers are unique in the group.

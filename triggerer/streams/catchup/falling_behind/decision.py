@@ -125,7 +125,7 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Return those of the watchers that must still fall behind at the message.
+        """Return the watchers that must still fall behind at the message.
 
         The result leaves out watchers that are behind there already, and watchers that have read the message while they
         caught up. It includes watchers that are behind with a position that is not durable: the position is written
