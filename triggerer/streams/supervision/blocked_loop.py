@@ -83,8 +83,8 @@ class StallWatch:
 
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
     seconds, the thread reports a stall. Stalls shorter than `threshold` are not reported. Longer stalls are reported
-    for certain only from 1.5 `threshold` on. A stall is ignored if the system had paused the loop's thread or the
-    process.
+    for certain only from 1.5 `threshold` on. While the system pauses the loop's thread or the process, no stall is
+    reported.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -117,7 +117,8 @@ class StallWatch:
 
     def _watch(self) -> None:
         while True:
-            due, before = time.monotonic() + self._threshold / 2, self._usage()
+            due = since = time.monotonic() + self._threshold / 2
+            before = self._usage()
             if self._stopped.wait(self._threshold / 2):
                 return
             self._answered.clear()
@@ -126,29 +127,36 @@ class StallWatch:
             # If this thread woke late, the loop's code probably held the interpreter's lock until now. Read the loop's
             # stack at once, before the loop continues.
             is_late = time.monotonic() - due > self._threshold
-            stall = self._find_stall(due, before) if is_late else None
+            stall = self._find_stall(due, since, before) if is_late else None
             try:
                 self._loop.call_soon_threadsafe(self._answered.set)
             except RuntimeError:
                 return  # the loop is closed
+            while stall is None and not self._answered.wait(self._threshold):
+                stall = self._find_stall(due, since, before)
+                # If this look found a pause by the system, the next look judges only the time after this one.
+                since, before = time.monotonic(), self._usage()
             if stall is None:
-                if self._answered.wait(self._threshold):
-                    continue
-                stall = self._find_stall(due, before)
-            if stall is not None:
-                self._sink.began(stall)
+                continue
+            self._sink.began(stall)
             self._answered.wait()
-            if stall is not None and not self._stopped.is_set():
+            if not self._stopped.is_set():
                 self._sink.ended(stall, time.monotonic() - due)
 
-    def _find_stall(self, since: float, before: Usage) -> Stall | None:
-        """Return the stall. None: the loop runs again, or the system had paused the loop's thread or the process."""
+    def _find_stall(self, due: float, since: float, before: Usage) -> Stall | None:
+        """Return the stall. None: the loop runs again, or the system had paused the loop's thread or the process.
+
+        Args:
+            due: Since when the loop owes an answer.
+            since: Since when the thread's usage is judged.
+            before: The usage at `since`.
+        """
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():
             return None
-        seconds = time.monotonic() - since
-        now = self._usage()
+        clock, now = time.monotonic(), self._usage()
+        seconds = clock - since
         is_computing = _is_most(before.computing, now.computing, seconds)
         if _is_most(before.queueing, now.queueing, seconds):
             # The loop's thread mostly waited for a processor: the machine is overloaded. Blame no code.
@@ -163,7 +171,7 @@ class StallWatch:
             trigger=owner if kind == "watcher" else None,
             stream=owner if kind != "watcher" else None,
             stack=_shown(frame),
-            seconds=seconds,
+            seconds=clock - due,
             is_computing=is_computing,
         )
 

@@ -154,6 +154,24 @@ async def test_a_loop_that_is_not_given_the_processor_does_not_stall(
     assert seen.begun == []
 
 
+async def test_a_stall_that_outlasts_an_overload_is_reported_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end_of_overload = time.monotonic() + 4 * THRESHOLD_S
+    says(monkeypatch, lambda: Usage(0.0, min(time.monotonic(), end_of_overload)))
+    seen = Seen()
+    with StallWatch(THRESHOLD_S, seen):
+        await anyio.sleep(THRESHOLD_S)
+        began = time.monotonic()
+        block(seen)
+        took = time.monotonic() - began
+        await until(lambda: seen.over)
+    (stall,) = seen.begun
+    assert "in block" in stall.stack
+    # The seconds count from the stall's beginning, not from the end of the overload.
+    assert 3 * THRESHOLD_S <= stall.seconds <= took + THRESHOLD_S
+
+
 async def test_the_usage_of_a_thread_is_measured() -> None:
     measure = usage_of(threading.get_ident(), threading.get_native_id())
     before = measure()
