@@ -34,12 +34,14 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 2.0
 
 
 class _Waiting:
-    __slots__ = ("answered", "error", "partition", "position")
+    __slots__ = ("answered", "error", "is_abandoned", "partition", "position")
 
     def __init__(self, partition: TopicPartition, position: CommittedPosition) -> None:
         self.partition = partition
         self.position = position
         self.answered = False
+        self.is_abandoned = False
+        """True: the lane was cancelled, or gave up, before the broker answered."""
         self.error: type[Exception] | None = None
 
 
@@ -82,7 +84,8 @@ class Commits:
                     await checkpoint()
                     await self._send(membership)
         finally:
-            if not mine.answered and mine in (waiting := self._waiting.get(membership, [])):
+            mine.is_abandoned = not mine.answered
+            if mine.is_abandoned and mine in (waiting := self._waiting.get(membership, [])):
                 waiting.remove(mine)
         if mine.error is None:
             return True
@@ -117,8 +120,8 @@ class Commits:
                     await anyio.sleep(delay)
         finally:
             # If this call failed or was cancelled, put back the positions that have no answer. Each lane that waits for
-            # `_sending` then sends what is left.
-            if left := [item for item in batch if not item.answered]:
+            # `_sending` then sends what is left. An abandoned position could replace a later position of its lane.
+            if left := [item for item in batch if not (item.answered or item.is_abandoned)]:
                 self._waiting.setdefault(membership, []).extend(left)
         raise BrokerUnavailable(
             f"the broker accepted no commit for {self._timeout_s:.0f} s; last: {problem}"

@@ -145,6 +145,27 @@ async def test_a_cancelled_commit_takes_nobody_elses_with_it(
     assert coordinator.requests[-1] == (ME, {1: 7})
 
 
+async def test_an_abandoned_position_replaces_no_later_position_of_its_lane(
+    commits: Commits, coordinator: Coordinator
+) -> None:
+    coordinator.gate = anyio.Event()
+    async with anyio.create_task_group() as tg:
+        with anyio.CancelScope() as sender:
+            async with anyio.create_task_group() as first:
+                first.start_soon(commit, commits, 1, 7)
+                with anyio.CancelScope() as abandoned:
+                    async with anyio.create_task_group() as second:
+                        second.start_soon(commit, commits, 0, 5)
+                        await anyio.wait_all_tasks_blocked()
+                        assert coordinator.requests == [(ME, {1: 7, 0: 5})]
+                        abandoned.cancel()
+                tg.start_soon(commit, commits, 0, 9)
+                await anyio.wait_all_tasks_blocked()
+                sender.cancel()
+        coordinator.gate.set()
+    assert coordinator.requests[-1] == (ME, {0: 9})
+
+
 async def test_each_membership_has_its_own_requests(
     commits: Commits, coordinator: Coordinator
 ) -> None:
