@@ -144,7 +144,8 @@ class StartingPositions:
             for other, position in committed.items()
             if other.topic == partition.topic and position.partitions is not None
         ]
-        return bool(known) and partition.partition >= max(known)
+        # Of several new partitions, another member may have committed one already, with the new number of partitions.
+        return bool(known) and partition.partition >= min(known)
 
 
 def _with_topic(position: CommittedPosition, topic: TopicDescription) -> CommittedPosition:
