@@ -3,8 +3,8 @@
     python3 deploy/select_requirements.py kafka spark > selected.txt
     pip install --require-hashes -r selected.txt
 
-The comments `# via` of the lock name the packages that need a package, but not for which of their extras. So the result
-may contain packages that you do not need. If a needed package were missing, `pip --require-hashes` would fail.
+A comment `# via x` in the lock says that the package `x` needs the package above, perhaps only for an extra of `x`. The
+script does not know the extra, so the result may contain packages that you do not need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A timetable of the trading days of an exchange: a run after each session, for that session.
+"""A timetable of the trading days of an exchange: one run after each session.
 
 Install it in a package of yours, with an entry point:
 

@@ -1,7 +1,7 @@
 """Deletes an undeclared asset with its events, or a stale DAG with its runs.
 
-The service may run during the deletion. A deletion has many short transactions. Each checks again that the asset or DAG
-is unused. If one fails, the earlier ones stay committed, and repeating the command deletes the rest.
+The service may run during a deletion. A deletion has many short transactions, and each transaction checks again that
+the asset or DAG is unused. If a transaction fails, repeat the command: it deletes the rest.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def delete_asset(
 ) -> DeletedAsset:
     """Delete an asset that no DAG file declares, with its events.
 
-    Ended runs stay, but the asset's events are no longer among their triggering events.
+    Runs that have ended stay, but no longer show the asset's events as triggering events.
 
     Args:
         asset: The asset's name or URI.

@@ -40,7 +40,7 @@ class RepeatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The ended runs that match an operator's choice, such as a state. Runs created after the choice are left out."""
+    """The ended runs that match an operator's choice, such as a state. Runs created after `choose` are left out."""
 
     choice: EndedRuns
     runs: int

@@ -60,7 +60,7 @@ async def replay_messages(
         ids: The ids of messages. Empty: all parked messages, except messages of watchers that no file declares.
         asset, watcher: Deliver only messages of this watcher of the asset. None: of all watchers.
     Raises:
-        UnknownMessage: One of `ids` belongs to neither a stored nor a parked message.
+        UnknownMessage: One of `ids` is the id of no stored or parked message.
         UnknownWatcher: The watcher never existed.
         TriggererError: No file declares `watcher`, or the watcher of one of `ids`. Without `ids` and `watcher`: there
             are parked messages, but no file declares any of their watchers.
@@ -91,7 +91,7 @@ async def discard_messages(
         ids: The ids of messages. Empty: all stored and parked messages.
         asset, watcher: Delete only messages of this watcher of the asset. None: of all watchers.
     Raises:
-        UnknownMessage: Some of `ids` belong to neither a stored nor a parked message.
+        UnknownMessage: One of `ids` is the id of no stored or parked message.
         UnknownWatcher: The watcher never existed.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)

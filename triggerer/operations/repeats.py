@@ -1,6 +1,7 @@
 """Recognizes a repeated request by its `Idempotency-Key`, and refuses a key that a different request has used.
 
-While a request is in progress, another request with its key waits. The draft standard would also allow the status 409.
+If two requests with the same key arrive at the same time, the second waits until the first has ended. The draft
+standard would also allow the status 409 for the second request.
 
 Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.2 and 2.7.
 """

@@ -37,7 +37,7 @@ def socket_path(home: Path, process: str) -> Path:
 def ask_service(home: Path, target: str) -> Status:
     """Request `target` (`/metrics`, `/livez` or `/readyz`) from the service of this home, and return the response.
 
-    The function blocks, so call it in a thread. If several processes share a home, the response is of any one of them.
+    The function blocks, so call it in a thread. If several processes share a home, any of them may respond.
 
     Raises:
         ServiceAway: No process responds.

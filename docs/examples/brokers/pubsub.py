@@ -3,7 +3,8 @@
     gcloud storage buckets notifications create gs://landing --topic=landing --event-types=OBJECT_FINALIZE
     gcloud pubsub subscriptions create landing --topic=landing
 
-Both assets are fed from one subscription, which is read once. To see an event without a bucket:
+The watchers of both assets share one reader of the subscription. To try them without a bucket, send a notification
+yourself:
 
     gcloud pubsub topics publish landing --message='{"size": "12", "etag": "x"}' --attribute=eventType=OBJECT_FINALIZE,\
 payloadFormat=JSON_API_V1,bucketId=landing,objectId=invoices/1.csv,eventTime=2026-11-22T06:00:00Z

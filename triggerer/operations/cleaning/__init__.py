@@ -1,8 +1,8 @@
 """Deletes old data: ended runs with their logs, events that are no longer needed, and other old rows.
 
 `triggerer db clean` and the scheduler's nightly cleaning (`triggerer.service.retention`) call `clean`. The service may
-run during a cleaning. A cleaning has many short transactions. If one fails, the earlier ones stay committed, and the
-next cleaning deletes the rest. Only one cleaning runs at a time, see `triggerer.store.audit.cleanings`.
+run during a cleaning, because each transaction is short. If a transaction fails, the next cleaning deletes the rest.
+Only one cleaning runs at a time, see `triggerer.store.audit.cleanings`.
 """
 
 from triggerer.operations.cleaning.bounds import Bounds

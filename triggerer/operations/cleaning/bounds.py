@@ -47,7 +47,7 @@ class Bounds:
     async def size_to_save(self, session: AsyncSession) -> int | None:
         """Return the size of PostgreSQL's files after a cleaning, if they are still larger than `max_bytes`; else None.
 
-        The database then counts as full only once the files have grown beyond this size, see `_GROWTH`.
+        The caller saves this size. `cut` finds the database full again only when the files have grown by `_GROWTH`.
         """
         size = await database_bytes(session)
         is_full = self._max_bytes is not None and size > self._max_bytes

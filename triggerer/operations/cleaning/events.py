@@ -28,7 +28,7 @@ from triggerer.store.watchers.cleaning import (
 
 _EVENTS: Final = 2_000
 # Events are read in windows, in the order of their ids. The search ends after this number of windows in a row without
-# an old event. One such window is no proof: if the clock was set back, old timestamps follow newer ones.
+# an old event. One window is not enough: after the clock was set back, later events have older timestamps.
 _WINDOWS_BEYOND: Final = 50
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
 """Stands for a limit that is None: no event or run is older."""
@@ -45,16 +45,16 @@ async def clean_events(
 ) -> None:
     """Delete old events that nothing needs.
 
-    An event may stay although the run that emitted it was deleted. It then gets another idempotency key. Otherwise a
-    later run with the deleted run's id could not emit its event, see `release_keys`.
+    An event may stay although the run that emitted the event was deleted. Then the event gets another idempotency key.
+    Otherwise a later run with the deleted run's id could not emit its own event, see `release_keys`.
 
     Args:
         removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.
         quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
     """
     limits = cleaned.before
-    # Use the later of both limits. If runs from before their limit were deleted, the keys of the events that they
-    # emitted must be released, even if the events themselves are too new to be deleted.
+    # Also read events up to the limit for runs, even if these events are too new to be deleted. If the run that emitted
+    # such an event was deleted, the event's key must be released.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(

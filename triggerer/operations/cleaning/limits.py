@@ -36,7 +36,7 @@ class Limits:
         )
 
     def with_events_and_runs(self, before: datetime) -> Limits:
-        """Return these limits with `before` for events and runs. The logs of runs that stay have no limit then."""
+        """Return these limits with `before` for events and runs. Logs are then deleted only with their runs."""
         return replace(self, events=before, runs=before, logs=None)
 
     def with_room(self, before: datetime) -> Limits:

@@ -1,4 +1,4 @@
-"""Paces a cleaning: makes the cleaning give way to other writers, and report that it is alive."""
+"""Paces a cleaning: the cleaning sleeps after each transaction, and reports at intervals that it is still alive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def _report_nothing() -> None:
 
 
 class Pace:
-    """Slows a cleaning down, and reports that it is alive. The cleaning calls `give_way` or `step` after each step.
+    """Slows a cleaning down, and reports that the cleaning is alive. Call `give_way` or `step` after each step.
 
     Args:
         report: Called at most every 20 s, between two steps. If it raises an error, the cleaning ends with that error.
@@ -28,7 +28,7 @@ class Pace:
         self._report_due = time.monotonic() + _REPORT_EVERY.total_seconds()
 
     async def give_way(self, began: float) -> None:
-        """Sleep for as long as the last transaction took. On SQLite that transaction blocked all other writers.
+        """Sleep for as long as the last transaction took, so that others can write. SQLite allows one writer at a time.
 
         Args:
             began: When the transaction began, on the monotonic clock.

@@ -38,7 +38,7 @@ class Sieve:
         """The ids of watchers that `mark_cleaned` has marked: some of their events were deleted."""
 
     def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Record the watchers that are marked now. From now on, the events of the watchers in `unsettled` stay."""
+        """Record that `mark_cleaned` has marked these watchers. From now on, events of watchers in `unsettled` stay."""
         self.marked |= marked
         self._unsettled.update(unsettled)
 

@@ -47,7 +47,7 @@ class UnfedAsset:
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """By asset or alias: the folder's watchers, the tasks that have it as an outlet, and the DAGs that wait for it."""
+    """The watchers and tasks of a folder that update each asset or alias, and the DAGs that wait for it."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]
@@ -60,8 +60,8 @@ def unfed_assets(
     """Return the assets that may get no events, although DAGs wait for them, sorted by name. See `UnfedAsset`.
 
     Args:
-        renamed: The present identity of each renamed asset -> its new identity.
-        members: By alias, the assets to which it resolves.
+        renamed: Maps the present identity of a renamed asset to its new identity.
+        members: Maps an alias to the assets to which the alias resolves.
     """
     old, new = _feeders(before, members), _feeders(after, members)
     formerly: dict[_Key, _Key] = {

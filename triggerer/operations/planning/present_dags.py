@@ -175,8 +175,7 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
     """Replace the snapshot's numbers of waiting events with those in `queued`.
 
-    The snapshot was read as for the scheduler. So its numbers stop at what the scheduler needs, and lack assets for
-    which the DAG does not wait.
+    The snapshot counts only as many events as the scheduler needs, and only for assets for which the DAG waits now.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (

@@ -41,8 +41,6 @@ def open_file(row: RunView) -> BinaryIO | None:
 def read_parts(row: RunView, log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes of a run's log from `start` on, each part with its position, see `parts_of`.
 
-    Only errors of reading are translated. An OSError that the caller raises while it writes the bytes is not.
-
     Raises:
         TriggererError: The log cannot be read.
     """

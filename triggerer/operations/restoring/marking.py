@@ -34,11 +34,11 @@ async def mark_restored(
 ) -> Restored:
     """Set watchers back to `margin` before the time of the backup. The service must be stopped.
 
-    At the next start of the service, each watcher of a log, such as a Kafka topic, first reads all messages again that
-    were published from that instant on. A message that has an event makes no second event, because its key is known. If
-    a cleaning has deleted events from after that instant, their watcher is set back only to the limit of the cleaning.
+    At the next start of the service, each watcher of a log, such as a Kafka topic, first reads the messages since that
+    instant again. A message that has an event makes no second event, because the store knows its key. If a cleaning has
+    deleted a watcher's events from after that instant, the watcher is set back only to the limit of the cleaning.
 
-    A repeated call can set the watchers back further, but not less far.
+    A repeated call can set the watchers back further, but not forward.
 
     Args:
         backup_time: When the backup started.
@@ -73,7 +73,7 @@ async def mark_restored(
 
 
 def _refuse_if_used(instances: Iterable[str]) -> None:
-    """Raise an error unless all these instances are dead: they ran on this host, and their processes are gone."""
+    """Raise an error unless all these instances ran on this host, and all their processes are gone."""
     alive = next((one for one in instances if not is_known_dead(one)), None)
     if alive is not None:
         raise MoveRefused(
