@@ -92,7 +92,7 @@ class FilesProducer(SharedStreamProducer):
         self._threads = CapacityLimiter(2)
 
     async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:
-        """Yield the names in the directory, and claimed files.
+        """Yield a `Sighting` of the names in the directory, and then the files that filters want, claimed.
 
         Raises:
             BrokerRefused: There are files, and this user may not rename them.

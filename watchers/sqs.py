@@ -76,8 +76,8 @@ class SqsEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Return a key with the queue's identity.
 
-        If the queue is a URL, its identity depends on the connection. A process that cannot read the connection raises
-        an error, because all processes must compute equal keys.
+        All processes must compute equal keys. The identity of a URL depends on the connection, so a process that cannot
+        read the connection raises an error.
 
         Raises:
             ConfigurationError: The queue is given by its URL, and the connection cannot be read.

@@ -261,7 +261,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # A timer is enough, because `_release` awaits nothing. `LaneInFlight.close` stops the timer.
+        # `_release` awaits nothing, so a timer can call it without a task. `LaneInFlight.close` stops the timer.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)

@@ -62,8 +62,8 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(facts.findings()),
-        # List each topic as a source of its own, because two streams of one group divide the messages of a topic that
-        # both read. `check` must warn about such streams even if their other topics differ.
+        # Two streams of one group divide the messages of each topic that both streams read. `check` warns about equal
+        # sources, so list each topic separately: the streams' other topics may differ.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in facts.names
         ),

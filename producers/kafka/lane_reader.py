@@ -79,8 +79,8 @@ class LaneReader:
         """Yield the messages at a position and after it, in order, and wait for more at the end.
 
         Args:
-            report: See `read_lane_reporting`. Called with the new position after deleted messages or transaction
-                markers were skipped. Also called if reading begins at another position than the given one.
+            report: See `read_lane_reporting`. Called with the new position if deleted messages or transaction markers
+                were skipped, or if reading begins at another position than the given one.
         Raises:
             BrokerUnavailable: The cluster does not answer, or the topic or its log was replaced.
             BrokerRefused: The topic does not exist, or this user may not read it.

@@ -209,8 +209,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         except OutOfRange as error:
             await assignment.reset_out_of_range(error.offsets)
             return []
-        # Nothing was awaited after the client returned the records, so their lanes have not changed. Records without a
-        # lane were fetched before their partition's position was found; they are fetched again from that position.
+        # Await nothing between `get_records` and this statement, so that no rebalance can replace a lane in between.
+        # Drop the records of a partition without a lane. They are fetched again once the partition has a position.
         return [
             (lane, lane.delivery, records)
             for partition, records in batches.items()

@@ -29,7 +29,9 @@ _FOR_EVER: Final = timedelta(days=10_000)
 
 
 async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None:
-    """Attach a receiver without credit, so that no message is locked. Has no deadline of its own.
+    """Check that the entity can be read, by attaching a receiver. Without credit, the receiver locks no message.
+
+    The caller sets a deadline.
 
     Raises:
         ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
@@ -98,7 +100,7 @@ async def _look_up(
 
 
 def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | None:
-    """Return the time after which the entity drops messages; None if it drops none or dead-letters expired messages."""
+    """Return the time after which the entity drops messages. None: it never drops them, or it dead-letters them."""
     if found.dead_lettering_on_message_expiration:
         return None
     kept = _duration(found.default_message_time_to_live)

@@ -123,7 +123,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     async def run(self) -> None:
         """Wait until the receivers in the SDK's thread end, and raise the error that ended them.
 
-        This works even while the stream is paused and nobody iterates `open_stream`.
+        So the error ends the group at once, even if the stream is paused and `open_stream` is not iterated.
         """
         await self._opened.wait()
         assert self._running is not None

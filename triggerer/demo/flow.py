@@ -26,8 +26,8 @@ _SLICE: Final = 500
 # read.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
-# If the demo has run for this long, it publishes the remaining pairs of live messages together, except the last pair.
-# So it should end within two minutes, even on a slow machine.
+# After this time, the demo publishes all remaining live messages together, except the last pair. So even on a slow
+# machine, the demo should end within two minutes.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
 """The demo gives up if no count changes for this time. Even on a busy machine, Spark's start takes less."""

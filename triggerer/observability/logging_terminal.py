@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import partial
 from typing import Any, Final, TextIO
 
-# The loggers of the brokers' client libraries. `Brief` drops their lines, because the libraries log each attempt to
-# connect. The error that ends the stream shows the outcome.
+# The loggers of the brokers' client libraries. `Brief` drops their lines, because they log each attempt to connect.
+# If all attempts fail, the stream ends with an error, which is logged once.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",

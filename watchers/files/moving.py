@@ -191,8 +191,8 @@ def _find(plain: Path, inode: int, id_: str) -> AppearedFile | None:
     for path, wanted in ((_unique(plain, id_), None), (plain, inode)):
         with suppress(FileNotFoundError, NotADirectoryError):
             status = path.lstat()
-            # Compare the inode: the plain name may belong to an earlier file, or to the empty file that reserves the
-            # name.
+            # At the plain name, compare the inode. An earlier file of this name may be there, or the empty file that
+            # reserves the name.
             if wanted in (None, status.st_ino):
                 return AppearedFile(plain.name, path, status.st_size, status.st_mtime_ns, id_, None)
     return None

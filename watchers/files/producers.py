@@ -208,7 +208,7 @@ class MovingProducer(_PatternProducer):
         return result
 
     async def _report_failures(self, failures: Mapping[str, OSError]) -> None:
-        """Log each file that could not be moved, once. Raise an error if no file of the directory can be moved.
+        """Log each file that could not be moved, once.
 
         Raises:
             BrokerRefused: No file of the directory can be moved.

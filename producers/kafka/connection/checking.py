@@ -23,7 +23,7 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None:
-    """Connect, and look up the topics without creating any. Has no deadline of its own.
+    """Connect, and look up the topics without creating any. The caller sets a deadline.
 
     Raises:
         ConfigurationError: A certificate or key cannot be read, or a topic would be its own dead-letter topic.

@@ -29,11 +29,11 @@ class UsedOffsets(NamedTuple):
 
 
 class CutTopic(str):
-    """A topic's id, with the cuts that a reader knew; compares equal to the plain id.
+    """A topic's id, with the cuts that were known when a message was read. Compares equal to the plain id.
 
-    If a log was cut, this object is the incarnation in the position of each message read from it. A `LaneReader` that
-    begins at such a position does not go back to the cuts in `used`. The store saves only the plain id, so after a
-    restart the reader goes back to the cuts.
+    After a cut, each message's position contains this object instead of the plain id. A `LaneReader` that begins at
+    such a position does not go back to the cuts in `used`, because the message was read after them. The store saves
+    only the plain id, so after a restart a `LaneReader` does go back.
     """
 
     __slots__ = ("used",)

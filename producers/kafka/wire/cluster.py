@@ -1,7 +1,7 @@
 """Sends the requests for which aiokafka has no public method.
 
-A commit is sent with the membership under which its partition was assigned, so the broker refuses a commit that comes
-too late. aiokafka's own `commit` sends the present generation. After a rebalance, such a commit could move the position
+A commit contains the membership under which its partition was assigned. So if the commit comes after a rebalance, the
+broker refuses it. aiokafka's own `commit` contains the newest membership instead. Such a commit could move the position
 of a partition that another member owns now (aio-libs/aiokafka#929).
 """
 
@@ -86,9 +86,9 @@ class Cluster:
         return Membership(self._coordinator.generation, self._coordinator.member_id)
 
     def request_rejoin(self, membership: Membership) -> None:
-        """Rejoin the group now, without waiting for the next heartbeat to report the rebalance.
+        """Rejoin the group now, before the next heartbeat reports the rebalance.
 
-        Does nothing if the member has rejoined already, so that `membership` is out of date.
+        Does nothing if `membership` is out of date, because the client has rejoined already.
         """
         if self.membership() == membership:
             self._coordinator.request_rejoin()

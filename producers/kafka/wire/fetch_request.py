@@ -213,7 +213,7 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
 
 class DivergingEpoch(NamedTuple):
-    """Where a broker's log differs from the messages read: in the log, the messages of `epoch` end at `end_offset`."""
+    """A broker's report that its log was cut: in the log, the messages of `epoch` end at `end_offset`."""
 
     epoch: int
     end_offset: int

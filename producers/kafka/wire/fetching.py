@@ -79,10 +79,10 @@ class Fetching:
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
-        """Send a request. If all topic ids are known and the broker supports ids, a fetch names its topics by ids.
+        """Send a request. Rewrite a fetch to name its topics by ids, if all ids are known and the broker supports ids.
 
-        A fetch by ids leaves out partitions without a lane, see `_wanted`. If no partition has a lane, nothing is sent,
-        and the answer is empty.
+        The rewritten fetch leaves out partitions without a lane (see `_wanted`). If no partition is left, nothing is
+        sent, and the answer is empty.
         """
         if isinstance(request, FetchRequest):
             self._set_wait(request)
@@ -157,9 +157,8 @@ def _wanted(
     A partition gets its lane when the stream has found its starting position. Until then, the client would fetch from a
     position of its own choice.
     """
-    # If the client has a rack, a follower may answer. Its log may end before the last message that another broker sent.
-    # If the request contained the epoch, the follower would compare it with its shorter log, and would report a cut
-    # although there was none. So leave the epoch out.
+    # With a `client_rack`, a follower may answer, and a follower's log may end before the position. If the request
+    # contained the epoch, such a follower would report a cut although there was none. So leave the epoch out.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}

@@ -99,7 +99,7 @@ class Work(Generic[T]):
         loop.call_soon_threadsafe(self._begin, work)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> None:
-        # This task belongs to no task group. That is safe, because the owner of this object waits for the outcome.
+        # The task belongs to no task group, but its error is not lost: the owner of this object waits for `outcome`.
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._record_end)
 
