@@ -50,8 +50,8 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    Only users that may manage the entity get an answer from the management API. Without an answer, the entity's
-    retention, lock duration and delivery limit are unknown. The guarantee of a watcher does not depend on them.
+    Only users with the right to manage the entity get its retention, lock duration and delivery limit from the
+    management API. For other users these facts are unknown, but the guarantee of a watcher does not depend on them.
 
     Args:
         verify: A file with the certificate authorities to trust. True: the system's certificate authorities.

@@ -72,7 +72,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         Raises:
             ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
             BrokerRefused: The entity does not exist, or this client is not allowed to read it.
-            BrokerUnavailable: Service Bus could not be reached at the start; or later all attempts failed for longer
+            BrokerUnavailable: The first attempt to reach Service Bus failed. Or, later, all attempts failed for longer
                 than `connect_timeout_s`.
         """
         self._start()
@@ -218,7 +218,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
         """Dead-letter a message that this stream has locked, or else send a copy to `dead_letter_queue`.
 
-        Service Bus dead-letters only locked messages, and no message of a dead-letter queue.
+        Service Bus itself dead-letters only a locked message, and never a message of a dead-letter queue.
 
         Raises:
             BrokerRefused: There is no `dead_letter_queue`, or we may not send there.

@@ -54,7 +54,7 @@ class Settler:
 
     Args:
         holder: The receiver's `Link`, which has the messages' locks.
-        in_flight: Records finished messages, and messages that come again.
+        in_flight: The stream's messages in flight, updated when a message is finished or given back.
         delay_session: Called with the delay of the redelivery if a message of the session has failed, before the
             session is closed. None: there is no session.
     """

@@ -68,8 +68,8 @@ def name_of(queue: str) -> str:
 def canonical(queue: str) -> str:
     """Return a queue's name unchanged, or its URL normalized, so that all URLs of one queue are equal.
 
-    `<region>.queue.amazonaws.com` is an older name of `sqs.<region>.amazonaws.com`, and `queue.amazonaws.com` of
-    `sqs.us-east-1.amazonaws.com`.
+    Two older host names are replaced: `<region>.queue.amazonaws.com` by `sqs.<region>.amazonaws.com`, and
+    `queue.amazonaws.com` by `sqs.us-east-1.amazonaws.com`.
     """
     if not is_url(queue):
         return queue

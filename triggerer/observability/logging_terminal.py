@@ -69,8 +69,8 @@ class Brief(logging.Filter):
         self._said = {
             one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
-        # A dropped line begins the interval again. So a stream that restarts again and again logs its start once. It
-        # logs another start only after it was stable for `quiet_s`.
+        # A dropped line begins the interval again. So a stream that keeps restarting logs one start. A later start is
+        # logged only if the stream ran for `quiet_s` before.
         self._said[key] = record.created
         return not is_repeat
 

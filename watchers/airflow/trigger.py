@@ -21,9 +21,11 @@ _CLASSPATH: Final = "watchers.airflow.AirflowEventTrigger"
 class AirflowEventTrigger(BaseEventTrigger):
     """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, with its producer.
 
-    This runtime shares, acknowledges, orders and restarts the stream. The stream's key, the filter and the producer are
-    those of Airflow's trigger. Hooks find their connections in `[connections.<id>]`. A trigger class of your own, such
-    as a subclass of a provider's trigger, needs a wrapper: a subclass of `AirflowEventTrigger` in the DAGs folder::
+    - Airflow's trigger provides the stream key, the filter and the producer. This runtime does all else: it shares,
+      acknowledges, orders and restarts the stream.
+    - Hooks find their connections in `[connections.<id>]`.
+    - A trigger class of your own, such as a subclass of a provider's trigger, needs a wrapper in the DAGs folder, a
+      subclass of `AirflowEventTrigger`::
 
         class Orders(AirflowEventTrigger):
             wraps = OrdersTrigger  # an Airflow trigger

@@ -54,11 +54,10 @@ class CommittedPosition:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
         topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
-        partitions: How many partitions the topic had at the first commit for this partition. Partitions are numbered
-            from 0. So a partition whose number is not below this was added later, and is read from its beginning,
-            whatever `start` is.
-        epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
-            its log, and so finds out whether the log was cut.
+        partitions: How many partitions the topic had at the first commit for this partition. A partition with this
+            number or a higher number was added later, so it is read from its beginning, whatever `start` is.
+        epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares the
+            epoch with its log, to find out whether the log was cut.
         mark: The store's mark at the commit; see `triggerer.abc.StoreMark`. None: the commit has none.
         used: The offsets that the log uses again after its cuts. A cut is dropped once the position is past its
             offsets.

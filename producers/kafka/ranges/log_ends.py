@@ -111,10 +111,10 @@ class LogEnds:
     async def _find_starts(
         self, bookmark: RangeBookmark, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return the first offset to read of each partition whose topic is not in the bookmark.
+        """Return where to begin in each partition whose topic is not in the bookmark, as `start` says.
 
-        A partition that the result lacks is read from its oldest offset. With a pattern and a stored bookmark, the
-        result is empty, so that a newly found topic is read from its beginning.
+        A partition that is not in the result is read from its oldest offset. So if a pattern finds a new topic later
+        (there is a bookmark already), the result is empty.
         """
         if self._start == Start():
             # `start` is "earliest", and the oldest offsets are looked up already.

@@ -1,8 +1,9 @@
 """Sends aiokafka's fetches with topic ids and epochs, so that a broker notices a replaced topic or log.
 
-aiokafka's own requests name a topic without its id. If a topic is deleted and created again, the client continues in
-the new topic at the old offset. If a log is cut (an unclean leader election), new messages get offsets that the client
-has already read, so the client skips these messages.
+With aiokafka's own requests, a consumer would skip messages in two cases:
+
+- A topic is deleted and created again. The consumer continues in the new topic at the old offset.
+- A log is cut (an unclean leader election). New messages get offsets that the consumer has already read.
 
 `Fetching` replaces the `send` of aiokafka's client. A test fails if a later version of aiokafka lacks this attribute.
 """
@@ -143,7 +144,7 @@ class Fetching:
                     answers.append((number, error, *offsets, aborted, replica, batches))
             topics.append((names[topic_id], answers))
         if is_unknown:
-            # The topic was deleted, or this broker does not know it yet. Have the topics looked up to find out.
+            # The topic was deleted, or this broker does not know it yet. The reader looks its topics up to find out.
             self._reader.topics_are_suspect = True
             await asyncio.sleep(_RETRY_AFTER_S)
         return _Answer(topics)

@@ -102,8 +102,8 @@ class Client:
                 with contextlib.suppress(Exception):  # The client is not used again.
                     await self._client.close()
         finally:
-            # Close the credential under a deadline of its own: its HTTP session must not stay open if the client's end
-            # fails or takes too long.
+            # Give the credential its own deadline, so that its HTTP session is closed even if closing the client fails
+            # or takes too long.
             if self._credential is not None:
                 with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                     with contextlib.suppress(Exception):
@@ -174,9 +174,9 @@ async def open_receiver(receiver: ServiceBusReceiver) -> None:
 
 
 async def cancelled_once(call: Awaitable[T]) -> T:
-    """Await a call that cleans up after a cancellation, and cancel the call only once.
+    """Await a call, and cancel it only once, so that the call can clean up.
 
-    anyio repeats a cancellation at every await, and so would cancel the cleanup too.
+    anyio repeats a cancellation at every await, which would cancel the cleanup too.
     """
     task: asyncio.Task[T] = asyncio.ensure_future(call)
     try:

@@ -88,8 +88,8 @@ class Work(Generic[T]):
     """A coroutine that runs in the thread, until it ends or is cancelled.
 
     Attributes:
-        outcome: Done when the coroutine has ended, including its cleanup. (If a future of
-            `asyncio.run_coroutine_threadsafe` is cancelled, it is done before the coroutine's cleanup.)
+        outcome: Done when the coroutine has ended, including its cleanup after a cancellation. The future of
+            `asyncio.run_coroutine_threadsafe` would be done before that cleanup.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
