@@ -239,9 +239,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """Return how long a broker may wait for messages before it answers the next fetch.
 
         While the broker waits, it answers no later request of the connection either. So a busy stream lets the broker
-        wait only for `usual_ms`. An idle stream lets it wait longer, and so sends fewer requests. The stream is idle
-        after `_IDLE_AFTER_S` in which it delivered nothing, no message was in flight, and no lane was paused or waited
-        for a failed message.
+        wait only for `usual_ms`. An idle stream lets the broker wait longer, and so sends fewer requests. A stream is
+        idle if all this was true for `_IDLE_AFTER_S`: it delivered nothing, no message was in flight, and no lane was
+        paused or waited for a failed message.
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)

@@ -129,8 +129,8 @@ class LaneInFlight:
     def after_cut(self, cut: DivergingEpoch, fetched_to: int, begin: int) -> LaneInFlight:
         """Return a new lane, which reads the messages that were written since the cut.
 
-        The new lane begins at the cut, or at an earlier message that is still in flight. The old lane is not changed
-        in `used`, so the messages that it has delivered keep their keys.
+        The new lane begins at the cut, or at an earlier message that is still in flight. Messages that the old lane has
+        delivered keep their keys, because the old lane's `used` does not change.
 
         Args:
             fetched_to: The offset up to which the client has fetched. It may lie beyond the last delivered message.

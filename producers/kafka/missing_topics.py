@@ -16,9 +16,9 @@ _AUTO_CREATE: Final = "auto.create.topics.enable"
 async def find_missing(
     send: Callable[[Any], Awaitable[Any]], node: int, names: Collection[str]
 ) -> frozenset[str]:
-    """Return the topics that do not exist, if the broker's `auto.create.topics.enable` is off; otherwise, return none.
+    """Return the topics that do not exist, unless the broker creates missing topics (`auto.create.topics.enable`).
 
-    If this user may not read the broker's configuration, return none too.
+    If this user may not read that setting, the result is empty.
 
     Args:
         send: Sends a request to the broker, and returns the answer.

@@ -59,7 +59,7 @@ class InFlight:
     Args:
         max_messages: The most messages in flight, until `make_room` adds room for delayed messages.
         max_bytes: The most bytes of messages in flight that are not delayed.
-        max_delayed: If more messages are delayed, each new delay is at most `SHORTEST_DELAY_S`.
+        max_delayed: While more messages are delayed, delays are cut to `SHORTEST_DELAY_S`.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int, max_delayed: int) -> None:

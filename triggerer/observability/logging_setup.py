@@ -173,7 +173,7 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Lets each warning or error of a library pass once in `every_s` seconds. Lines may differ in their arguments.
+    """Lets each warning or error of a library pass once in `every_s` seconds, whatever its arguments are.
 
     aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that
     passes contains the number of dropped lines.
