@@ -168,9 +168,11 @@ class KafkaEventTrigger(MessageTrigger):
 class KafkaRangeTrigger(BaseEventTrigger):
     """Fires for ranges of new offsets: one event for each partition with new messages, every `interval`.
 
-    The trigger reads no messages. An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive).
-    The function `triggerer.kafka_ranges` reads these fields. The watcher's position is stored in the same transaction
-    as the events. The position stays if the trigger's arguments change. The watcher joins no consumer group.
+    - The trigger reads no messages, and joins no consumer group.
+    - An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive), which
+      `triggerer.kafka_ranges` reads.
+    - The watcher's position is stored in the same transaction as the events. The position stays if the trigger's
+      arguments change.
 
     Each new offset is in exactly one event of a watcher, with two exceptions:
 

@@ -38,9 +38,9 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     - A lane is a session; a message without one has its own lane.
     - `advance` returns when Service Bus has recorded the outcome. A message whose lock was lost meanwhile counts as
       settled. It comes again, and its key keeps its events from being stored twice.
-    - A failed message comes again after a growing delay. Without a session, the message keeps its lock during the delay
-      and is then abandoned. In a session, the message is abandoned at once, and its session is closed. This stream
-      delivers no message of the session during the delay.
+    - A failed message without a session keeps its lock during a growing delay, and is then abandoned and comes again.
+    - A failed message of a session is abandoned at once, and the session is closed. During a growing delay, this stream
+      delivers no message of the session.
     - A message that was rejected, or that fails on delivery number `max_deliveries` or later, is dead-lettered with the
       reason. If the entity is itself a dead-letter queue, failed messages come again, and the runtime parks rejected
       messages.

@@ -35,9 +35,8 @@ class AirflowEventTrigger(BaseEventTrigger):
     Args:
         trigger: Airflow's trigger. The service creates the trigger again from the result of its `serialize()`.
     Raises:
-        DagError: `trigger` is no event trigger, or the service would run a base class of it, because its `serialize()`
-            names that class. With `wraps`, the trigger must be exactly of that class. Or a subclass of
-            `AirflowEventTrigger` does not set `wraps`.
+        DagError: `trigger` is no event trigger. Or its `serialize()` names a base class, which the service would run
+            instead. Or its class is not exactly `wraps`. Or a subclass of `AirflowEventTrigger` does not set `wraps`.
         PluginError: Airflow or the provider package is missing.
     """
 
