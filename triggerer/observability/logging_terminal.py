@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, TextIO
 
 # The loggers of the brokers' client libraries. `Brief` drops their lines, because they log each attempt to connect.
-# If all attempts fail, the stream ends with an error, which is logged once.
+# If all attempts fail, the stream ends, and the service logs the error.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",
