@@ -1,11 +1,10 @@
 """Creates asset events for files that appear in a directory, and deletes the files.
 
-A file is claimed before its event is created, and deleted only after the event is durable; see `claiming.py`. If the
-service stops in between, a later scan finds the claimed file, and uses the same idempotency key. The watchers do not
-wait until a file is complete. So write a file under another name, and rename it when it is complete.
-
-The triggers here reject no file, but the filter of a subclass may. A rejected file is moved into the folder `.rejected`
-of the directory, which no scan reads.
+- A file is claimed before its event is created, and deleted after the event is durable; see `claiming.py`. If the
+  service stops in between, a later scan finds the claimed file, and uses the same idempotency key.
+- The watchers do not wait until a file is complete. So write a file under another name, and rename the complete file.
+- The triggers here reject no file, but the filter of a subclass may. A rejected file is moved into the folder
+  `.rejected` of the directory, which no scan reads.
 """
 
 from __future__ import annotations
@@ -70,12 +69,13 @@ class Sighting:
 class FilesProducer(SharedStreamProducer):
     """Scans a directory, claims and delivers the files that subscribers wait for, and deletes them.
 
-    Each scan that finds files first broadcasts a `Sighting`, to which the filters add the names that they want. So a
-    subscriber also receives files that were there before it joined. A failed file stays claimed and is delivered again
-    at the next scan. A rejected file is moved into `.rejected`.
+    - Each scan that finds files first broadcasts a `Sighting`, to which the filters add the names that they want. So a
+      subscriber also receives files that were there before it joined.
+    - A failed file stays claimed, and is delivered again at the next scan.
+    - A rejected file is moved into `.rejected`.
 
     Args:
-        only: The only file to look for; no `Sighting` is broadcast. None: look for all files.
+        only: The name of the only file to look for. Then no `Sighting` is broadcast. None: look for all files.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
@@ -92,7 +92,7 @@ class FilesProducer(SharedStreamProducer):
         self._threads = CapacityLimiter(2)
 
     async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:
-        """Yield the names in the directory, and claimed files.
+        """Yield a `Sighting` of the names in the directory, and then the files that filters want, claimed.
 
         Raises:
             BrokerRefused: There are files, and this user may not rename them.
@@ -213,8 +213,8 @@ class _FileDeleteTrigger(BaseEventTrigger):
         try:
             await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
-            # No `BrokerRefused`: `triggerer check` may run on another machine than the service, and the service waits
-            # for the directory.
+            # Do not raise `BrokerRefused`: the directory may exist on the service's machine, or may be created later.
+            # The service waits for it.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

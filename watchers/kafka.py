@@ -146,7 +146,7 @@ class KafkaEventTrigger(MessageTrigger):
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         if isinstance(message, KafkaMessage):
-            # For messages from the producer, build the result in half the time of the code after this block.
+            # A shortcut for the producer's own messages. It takes half the time of the general code below.
             topic, partition = message.lane.partition
             key = message.key
             return {
@@ -168,15 +168,17 @@ class KafkaEventTrigger(MessageTrigger):
 class KafkaRangeTrigger(BaseEventTrigger):
     """Fires for ranges of new offsets: one event for each partition with new messages, every `interval`.
 
-    The trigger reads no messages. An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive).
-    The function `triggerer.kafka_ranges` reads these fields. The watcher's position is stored in the same transaction
-    as the events. The position stays if the trigger's arguments change. The watcher joins no consumer group.
+    - The trigger reads no messages, and joins no consumer group.
+    - An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive), which
+      `triggerer.kafka_ranges` reads.
+    - The watcher's position is stored in the same transaction as the events. The position stays if the trigger's
+      arguments change.
 
     Each new offset is in exactly one event of a watcher, with two exceptions:
 
     - Retention deleted offsets before they were in an event. The next event has their number as `deleted`.
-    - A log lost its end, and new messages got the lost offsets. The next event has `rewound_from`: earlier events
-      contain the offsets from `from` up to `rewound_from` already, for the lost messages.
+    - A log lost its end, and new messages got the lost offsets. The next event has `rewound_from`. Earlier events
+      contain the offsets from `from` up to `rewound_from` too, but for the lost messages.
 
     Args:
         topics: As for `KafkaEventTrigger`.

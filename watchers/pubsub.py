@@ -29,12 +29,11 @@ class PubSubEventTrigger(MessageTrigger):
     """Fires for each message of a subscription that meets `match`.
 
     Watchers with the same subscription and connection share one stream. Only one stream should read a subscription,
-    because Pub/Sub sends each message to only one receiver. So write the subscription's name in all watchers, or its
-    path `projects/<project>/subscriptions/<name>` in all watchers. If the connection states the `project`, both mean
-    one stream.
+    because Pub/Sub sends each message to only one receiver. So write the subscription in the same form in all watchers:
+    as its name or as its path. If the connection states the `project`, the name and the path share one stream.
 
     Args:
-        subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.
+        subscription: A name in the connection's project, or a path: `projects/<project>/subscriptions/<name>`.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
             `subscription`, `ordering_key`, `attributes` and `timestamp`. The `timestamp` is when the message was
@@ -73,8 +72,8 @@ class PubSubEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Return the stream key.
 
-        If the subscription is a path in the connection's own project, the key contains only the name. For a path, the
-        process must be able to read the connection. Otherwise two processes could compute different keys.
+        A path in the connection's own project is shortened to the subscription's name. All processes must compute equal
+        keys, so for a path, a process that cannot read the connection raises an error.
 
         Raises:
             ConfigurationError: The subscription is a path, and the connection cannot be read.

@@ -30,11 +30,10 @@ class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
     Watchers with the same queue and connection share one stream. Only one stream should read a queue, because SQS
-    delivers each message to only one receiver. So write the queue's name in all watchers, or its URL in all watchers.
-    `triggerer check` warns if two streams read one queue.
+    delivers each message to only one receiver. `triggerer check` warns if two streams read one queue.
 
-    If the connection sets the account (`account` or `role_arn`) and the region (`region` or `endpoint_url`), watchers
-    that give the name and watchers that give the URL share one stream.
+    So write the queue in the same form in all watchers: as its name or as its URL. If the connection sets the account
+    (`account` or `role_arn`) and the region (`region` or `endpoint_url`), the name and the URL share one stream.
 
     Args:
         queue: The queue's name or URL.
@@ -76,8 +75,8 @@ class SqsEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Return a key with the queue's identity.
 
-        If the queue is a URL, its identity depends on the connection. A process that cannot read the connection raises
-        an error, because all processes must compute equal keys.
+        All processes must compute equal keys. The identity of a URL depends on the connection, so a process that cannot
+        read the connection raises an error.
 
         Raises:
             ConfigurationError: The queue is given by its URL, and the connection cannot be read.

@@ -21,8 +21,8 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 class Round:
     """One answer of the server, and how many of its items are not settled yet (see `Memory`).
 
-    Once this answer and all earlier answers have no unsettled item, a restart continues after this answer, with its
-    validators and its cursor.
+    Once all items of this answer and of all earlier answers are settled, a restart uses the validators and the cursor
+    of this answer.
     """
 
     validators: Validators | None
@@ -53,17 +53,18 @@ class Delivery:
 
 @dataclass(slots=True)
 class Memory:
-    """Remembers the items of one URL.
+    """Remembers the settled items of one URL, by their digests.
 
-    An item is settled once its events are stored, or once it was rejected. The memory contains the digests of settled
-    items. If there are more than `MOST_KNOWN`, it forgets the oldest items that the latest answer lacks. If the server
-    shows a forgotten item again, the item is delivered again under the same idempotency key. While the store has this
-    key, it creates no second event.
+    - An item is settled once its events are stored, or once it was rejected.
+    - Beyond `MOST_KNOWN` items, the memory forgets the oldest items that the latest answer lacks. If the server shows a
+      forgotten item again, the item is delivered again under the same idempotency key.
 
-    If the whole content of the URL is the only item (`is_document`), each change of the content creates an event, even
-    a change back to an earlier content. So each version of the content gets a number, which is part of its idempotency
-    key. The number is stored before the version is delivered, so that a restarted process uses the same number. The key
-    also contains `incarnation`, a random string, because the numbers begin again if the stored state is deleted.
+    If the whole content is the only item (`is_document`), each change creates an event, even a change back:
+
+    - Each version of the content has a number, which is part of its idempotency key. The number is stored before the
+      version is delivered, so that a restarted process uses the same number.
+    - The key also contains `incarnation`, a random string. If the stored state is deleted, the numbers begin again, and
+      only the new `incarnation` makes the keys differ.
     """
 
     source: str
@@ -105,9 +106,9 @@ class Memory:
             if (delivered := state["delivered"]) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # The stored validators belong to the content before the version that was delivered last. If the server
-                # shows that older content again, the change back must create an event. With these validators, the
-                # server would answer 304, without the content. So drop them.
+                # The last version was delivered and not settled. The stored validators belong to the content before it.
+                # If the server now shows that earlier content again, this change must create an event. But with these
+                # validators, the server would answer 304, without the content.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]
@@ -146,8 +147,8 @@ class Memory:
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # While an item keeps failing, its round and all later rounds stay in memory, and each poll adds a round. So
-            # a round without new items replaces the last round, if all items of the last round are settled.
+            # A failing item keeps its round and all later rounds in memory, and each poll adds a round. To save memory,
+            # a round without new items replaces a last round whose items are all settled.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()
@@ -176,8 +177,8 @@ class Memory:
         version = None
         key = f"{self.source}/{one.digest}"
         if self.is_document:
-            # If an earlier process delivered this version, the version keeps its number: its events may be stored
-            # already.
+            # An earlier process may have stored events for this version. The version keeps its number, so that its key
+            # stays the same, and no second event is created.
             if not (self._is_unsure and one.digest == self._latest):
                 self._latest_version += 1
             self._latest, self._is_unsure = one.digest, False

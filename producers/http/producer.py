@@ -50,10 +50,10 @@ class Polled:
 class HttpSharedStreamProducer(SharedStreamProducer):
     """Yields the new items of a URL, with a `Delivery` as broker payload.
 
-    An HTTP server keeps no position, so the stream has a state in the store: the settled items, the cursor that the
-    server returned for the next page, and the validators (`ETag`, `Last-Modified`). A failed item is delivered again
-    from memory, after growing delays and without a limit. After a restart, a failed item comes again only if the server
-    still shows it.
+    - An HTTP server keeps no position. So the store keeps the settled items, the cursor for the next page, and the
+      validators (`ETag`, `Last-Modified`).
+    - A failed item is delivered again from memory, after growing delays and without a limit. After a restart, it comes
+      again only if the server still shows it.
     """
 
     def __init__(self, polled: Polled, *, settings: HttpSettings, connection: str) -> None:

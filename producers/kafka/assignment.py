@@ -236,11 +236,12 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return None
 
     def fetch_wait_ms(self, usual_ms: int) -> int:
-        """Return for how long a broker may wait for messages before it answers the next fetch.
+        """Return how long a broker may wait for messages before it answers the next fetch.
 
-        The time is `usual_ms`, or another setting if the stream is idle. While the broker waits, it answers no later
-        request of the connection either. The stream is idle if, for `_IDLE_AFTER_S`, it has delivered nothing, no
-        message was in flight, and no lane was paused or waited for a failed message.
+        While the broker waits, it answers no later request of the connection either. So a busy stream lets the broker
+        wait only for `usual_ms`. An idle stream lets the broker wait longer, and so sends fewer requests. A stream is
+        idle if all this was true for `_IDLE_AFTER_S`: it delivered nothing, no message was in flight, and no lane was
+        paused or waited for a failed message.
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)
@@ -261,7 +262,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # A timer is enough, because `_release` awaits nothing. `LaneInFlight.close` stops the timer.
+        # `_release` awaits nothing, so a timer can call it without a task. `LaneInFlight.close` stops the timer.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)

@@ -78,10 +78,10 @@ class DeadLetters:
     async def write(self, message: KafkaMessage, evidence: Mapping[str, object]) -> None:
         """Write the message with its key, value, timestamp and headers, and return once all in-sync replicas have it.
 
-        The headers `triggerer.dead-letter.*` say where the message comes from, and contain the entries of `evidence`,
-        which has at least a `reason`. A message with neither key nor value gets an empty value and the header
-        `null-value`. If this process stops before a commit has moved the group's position past the message, the message
-        is written again. Topic, partition and offset in the headers identify such repeats.
+        - The headers `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has at
+          least a `reason`.
+        - A message with neither key nor value gets an empty value and the header `null-value`.
+        - After a crash, a message can be written twice. Topic, partition and offset in the headers show the repeat.
 
         Raises:
             BrokerError: The message could not be written; nothing may be committed past it.

@@ -41,11 +41,11 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    Raises no error of the brokers. If no broker answers within three seconds, the result has no retention and no
-    findings. With a pattern, only the topics that match now are looked up.
+    If no broker answers within three seconds, the result has no retention and no findings, and nothing is raised. For a
+    pattern, the topics that match now are looked up.
 
     Args:
-        because: Why a message is not lost, as text for people. The result adds how many topics match a pattern.
+        because: Why a message is not lost, as text for people. For a pattern, the number of its topics is added.
     """
     facts = _TopicFacts(Topics.parse(topics, settings))
     if ask:
@@ -62,8 +62,8 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(facts.findings()),
-        # List each topic as a source of its own, because two streams of one group divide the messages of a topic that
-        # both read. `check` must warn about such streams even if their other topics differ.
+        # Two streams of one group divide the messages of each topic that both streams read. `check` warns about equal
+        # sources, so list each topic separately: the streams' other topics may differ.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in facts.names
         ),

@@ -1,8 +1,10 @@
 """The messages in flight of one partition during one assignment, and the partition's committed position.
 
 Synchronous, without I/O. Each assignment of a partition creates a lane (`LaneInFlight`), and each message refers to its
-lane. `advance` ignores a message if its lane is closed, because the assignment has ended. It also ignores a message
-that was delivered before the lane's last rewind: the message has an earlier `delivery` number than the lane.
+lane. `advance` ignores stale messages:
+
+- The message's lane is closed, because the assignment has ended.
+- The message was delivered before the lane's last rewind, so its `delivery` number is lower than the lane's.
 """
 
 from __future__ import annotations
@@ -111,9 +113,9 @@ class LaneInFlight:
     def key(self, offset: int) -> str | None:
         """Return the idempotency key of the message at `offset`; None if the brokers have no topic ids.
 
-        A key is `<topic id>/<partition>/<offset>`. After a cut, new messages get offsets that lost messages had. The
-        keys of these new messages end with `+<epoch>`, the leader epoch of the lost messages; see `UsedOffsets`.
-        For example, offset 7 has the key `<topic id>/0/7`. The message that replaces it has `<topic id>/0/7+3`.
+        A key is `<topic id>/<partition>/<offset>`, for example `<topic id>/0/7`. After a cut, a new message can get the
+        offset of a lost message. Its key then ends with the leader epoch of the lost message, for example
+        `<topic id>/0/7+3`; see `UsedOffsets`.
         """
         prefix = self.key_prefix
         if prefix is None:
@@ -127,8 +129,8 @@ class LaneInFlight:
     def after_cut(self, cut: DivergingEpoch, fetched_to: int, begin: int) -> LaneInFlight:
         """Return a new lane, which reads the messages that were written since the cut.
 
-        The new lane begins at the cut, or at an earlier message that is still in flight. The `used` of the old lane
-        does not change, so messages that were already delivered keep their keys.
+        The new lane begins at the cut, or at an earlier message that is still in flight. Messages that the old lane has
+        delivered keep their keys, because the old lane's `used` does not change.
 
         Args:
             fetched_to: The offset up to which the client has fetched. It may lie beyond the last delivered message.

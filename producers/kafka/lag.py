@@ -36,9 +36,11 @@ async def measure_lag(
 ) -> SourceLag:
     """Return the consumer lag of each partition: the number of offsets from the group's commit to the end of the log.
 
-    If the group has no commit at all, each partition counts from `start`. If only some partitions have a commit, the
-    others count from their oldest message. Aborted and control records count too. The function joins no group, commits
-    nothing and has no deadline.
+    - If the group has no commit at all, each partition counts from `start`.
+    - If only some partitions have a commit, the others count from their oldest message.
+    - Aborted messages and control records count too.
+
+    The caller sets a deadline.
 
     Raises:
         ConfigurationError: A certificate or key cannot be read.

@@ -46,7 +46,8 @@ class LaneReader:
     Args:
         group: The group's name.
         group_lane: Returns the group's lane for the partition; None while the partition is not assigned. The reader
-            takes the log's cuts (see `UsedOffsets`) from this lane, so that both compute the same idempotency keys.
+            uses this lane's cuts (see `UsedOffsets`), so that its messages get the same idempotency keys as in the
+            group.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class LaneReader:
         """Yield the messages at a position and after it, in order, and wait for more at the end.
 
         Args:
-            report: See `read_lane_reporting`. Called with the new position after deleted messages or transaction
-                markers were skipped. Also called if reading begins at another position than the given one.
+            report: See `read_lane_reporting`. Called with the new position if deleted messages or transaction markers
+                were skipped, or if reading begins at another position than the given one.
         Raises:
             BrokerUnavailable: The cluster does not answer, or the topic or its log was replaced.
             BrokerRefused: The topic does not exist, or this user may not read it.
@@ -159,8 +160,8 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # If the position is from a reader, it lists the cuts that this reader knew (`CutTopic`). If the group knows
-        # another cut, messages that were written after that cut may have been missed. So go back to that cut.
+        # The position may list the cuts that were known when its message was read (`CutTopic`). If the group knows
+        # another cut, messages that were written after this cut may be missing. So go back to the cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
@@ -253,8 +254,8 @@ async def find_positions(
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        # A `start` in the future means the log's end. Do not look it up by time: some writers send microseconds instead
-        # of milliseconds, so their messages seem to come from the far future, and the look-up would find them.
+        # For a `start` in the future, return the log's end without a look-up by time. Some writers send microseconds
+        # instead of milliseconds, and the look-up would find their messages, which seem to come from the far future.
         is_to_come = start is not None and start > datetime.now(UTC)
         since = Start(latest=True) if is_to_come else Start(time=start)
         offsets = await since.find(consumer, partitions, what)

@@ -16,10 +16,9 @@ _AUTO_CREATE: Final = "auto.create.topics.enable"
 async def find_missing(
     send: Callable[[Any], Awaitable[Any]], node: int, names: Collection[str]
 ) -> frozenset[str]:
-    """Look topics up without creating any. Return the topics that are missing and that the broker does not create.
+    """Return the topics that do not exist, unless the broker creates missing topics (`auto.create.topics.enable`).
 
-    A broker may create a topic at the first write (`auto.create.topics.enable`). Only a user who may describe the
-    broker's configuration can read this setting. For any other user, no topic counts as missing.
+    If this user may not read that setting, the result is empty.
 
     Args:
         send: Sends a request to the broker, and returns the answer.

@@ -53,8 +53,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         re.error: The pattern is no regular expression.
 
     - `advance` commits in one request for all lanes that advance at the same time, and never past a failed message.
-      Otherwise, the producer commits only where reading begins: a partition's first position, and a new position
-      after the old one went out of range.
+    - Outside `advance`, the producer commits only where reading begins: a partition's first position, and the new
+      position of a partition whose old position was out of range.
     - A failed message is delivered again after a growing delay. After its second failure it is delivered alone, while
       its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is stored in the
       commit's metadata and so survives restarts.
@@ -209,8 +209,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         except OutOfRange as error:
             await assignment.reset_out_of_range(error.offsets)
             return []
-        # Nothing was awaited after the client returned the records, so their lanes have not changed. Records without a
-        # lane were fetched before their partition's position was found; they are fetched again from that position.
+        # Await nothing between `get_records` and this statement, so that no rebalance can replace a lane in between.
+        # Drop the records of a partition without a lane. They are fetched again once the partition has a position.
         return [
             (lane, lane.delivery, records)
             for partition, records in batches.items()
@@ -253,7 +253,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._mark = mark
 
     def use_standing(self, report: ReportStanding) -> None:
-        """Call `report` for each partition that a message blocks, and again, with None, when the partition moves on.
+        """Call `report` when a message blocks a partition, and with None when the partition moves on.
 
         A message blocks its partition if it has failed too often, and no dead-letter topic accepts it.
         """

@@ -122,7 +122,7 @@ class KafkaSettings(DeliverySettings):
 
     @property
     def idle_fetch_wait_ms(self) -> int:
-        """How long the broker may delay a fetch of an idle stream. Later requests on the connection wait as long."""
+        """How long the broker may delay a fetch of an idle stream. Other requests on the connection wait meanwhile."""
         bounds = (self.session_timeout_ms // 4, self.request_timeout_ms // 4)
         return max(self.fetch_max_wait_ms, min(5 * self.fetch_max_wait_ms, *bounds))
 

@@ -47,10 +47,10 @@ class Verdict:
 
 
 def judge(batch: Sequence[AdvanceItem]) -> Verdict:
-    """Judge a lane's next contiguous items, up to the first that failed.
+    """Judge a lane's next items, in order, up to the first that failed.
 
-    A message that no subscriber received stops the lane like a failed one (rule 5). A message that was rejected and not
-    failed does not stop the lane: it is in `rejected`, for the dead-letter topic.
+    - A message that no subscriber received counts as failed (rule 5).
+    - A message that was rejected and not failed does not stop the lane. It is in `rejected`, for the dead-letter topic.
     """
     current: LaneInFlight | None = None
     last: KafkaMessage | None = None

@@ -50,8 +50,8 @@ class DeadLetters:
         """Publish the message's data, ordering key and attributes, and return once Pub/Sub has stored them.
 
         The attributes `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has
-        at least a `reason`. If the process crashes before the original is acknowledged, the message is written again.
-        The message id among the attributes identifies such repeats.
+        at least a `reason`. After a crash, a message can be written twice. Its message id, in these attributes, shows
+        the repeat.
 
         Raises:
             BrokerError: The message could not be published; the original must not be acknowledged.

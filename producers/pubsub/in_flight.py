@@ -1,8 +1,8 @@
 """The messages in flight: received, and neither acknowledged nor given back. Does no I/O, and reads no clock.
 
 The messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers it
-again. Until then, the later messages of its lane wait here. They are not given back, because Pub/Sub would count a
-failed delivery of each, and a dead-letter policy could remove them.
+again. Until then, the later messages of the lane wait here. If they were given back too, Pub/Sub would count a failed
+delivery of each, and the subscription's dead-letter policy could remove them.
 """
 
 from __future__ import annotations
@@ -53,14 +53,13 @@ class _Lane:
 class InFlight:
     """The messages of one stream.
 
-    Pub/Sub counts delayed messages against the stream's bounds too, and at a bound sends no further messages. So once
-    delayed messages use half of a bound, `wants_room` is true, and the session opens the stream again with larger
-    bounds.
+    Delayed messages count against the bounds of the streaming pull, and at a bound Pub/Sub sends nothing. So once
+    delayed messages use half of a bound, `wants_room` is true, and the session reopens the pull with larger bounds.
 
     Args:
         max_messages: The most messages in flight, until `make_room` adds room for delayed messages.
         max_bytes: The most bytes of messages in flight that are not delayed.
-        max_delayed: With more delayed messages than this, delays are cut to `SHORTEST_DELAY_S`.
+        max_delayed: While more messages are delayed, delays are cut to `SHORTEST_DELAY_S`.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int, max_delayed: int) -> None:

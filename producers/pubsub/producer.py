@@ -38,11 +38,11 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
     - A lane is an ordering key; a message without one has its own lane.
     - `run` receives messages, extends their leases in a thread, and sends acknowledgements and nacks.
-    - `advance` acknowledges finished messages, and returns when Pub/Sub has recorded the acknowledgements. A failed
-      message is given back after a growing delay. The later messages of its ordering key wait until the failed message
-      has come again.
-      After `max_deliveries` failures, the message goes to the dead-letter topic, if there is one. Failures are counted
-      in memory. Pub/Sub's own count, for the subscription's dead-letter policy, survives a restart.
+    - `advance` acknowledges finished messages, and returns when Pub/Sub has recorded the acknowledgements.
+    - A failed message is given back after a growing delay. The later messages of its ordering key wait until the failed
+      message has come again.
+    - After `max_deliveries` failures, a message goes to the dead-letter topic, if there is one. Failures are counted in
+      memory. Pub/Sub's own count, for the subscription's dead-letter policy, survives a restart.
     - Rejected messages go to the dead-letter topic; without such a topic the runtime parks them.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
       its idempotency key absorbs the repeat.
@@ -105,8 +105,8 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
-            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`, or, before the first connection,
-                for `connect_timeout_s`. Or it accepted no acknowledgement for `ack_timeout_s`.
+            BrokerUnavailable: Pub/Sub was unreachable for `unavailable_timeout_s`, or accepted no acknowledgement for
+                `ack_timeout_s`. Before the first connection, the limit is `connect_timeout_s`.
             ConfigurationError: See `open_stream`.
         """
         session = self._opened or await self._open()
@@ -197,8 +197,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         if judgement is Judgement.REJECT:
             return await self._pass_rejected(session, delivery, outcome)
         if outcome.failed and not outcome.blames_event and session.repeat(delivery):
-            # The failing watchers stopped at an earlier message and never processed this one, so `repeat` yields it
-            # again from memory. Giving it back would count a delivery, and a dead-letter policy limits deliveries.
+            # The failing watchers had stopped at an earlier message, and never processed this message. So `repeat`
+            # yields the message again from memory. To give it back would cost one of the deliveries that the
+            # subscription's dead-letter policy allows.
             return False
         # A delivery counts as a failure only if a watcher failed the message after pulling it, or was absent.
         count = self._failures.count if outcome.blames_event else self._failures.get
@@ -229,8 +230,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
         if session.dead_letters.topic is None:
-            # There is no dead-letter topic, and the runtime could not park the message before this call. So skip the
-            # message.
+            # Without a dead-letter topic, the runtime parks rejected messages. It could not park this one, so skip it.
             logger.warning(
                 "message rejected by a watcher, and skipped: %s", delivery.message.identity
             )

@@ -69,7 +69,7 @@ class Receiving:
         self._take = take
         self._is_full = is_full
         self._make_room = make_room
-        # Each stream that is opened again sends the same id, so that it reaches the same backend of Pub/Sub.
+        # Send the same id with each reopened pull, so that the pull reaches the same backend of Pub/Sub.
         self._client_id = uuid.uuid4().hex
         self._what = f"stream of {subscription} at {settings.where}"
         self._room = anyio.Event()
@@ -181,8 +181,8 @@ class Receiving:
                 call = await guarded(opening, self._what)
                 await guarded(call.write(self._first_request(deadline_s)), self._what)
                 self._call = call
-                # Count the stream's age from here. Otherwise an attempt to connect that fails after more than
-                # `_STEADY_S` would count as a success.
+                # Count the stream's age from here, not from the beginning of the attempt. Otherwise a failed attempt
+                # that took more than `_STEADY_S` would count as a success.
                 self._opened_at = anyio.current_time()
                 if self._is_ending():
                     # `_half_close` was called before the stream was open, and had no effect. So call it now.

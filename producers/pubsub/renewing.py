@@ -127,8 +127,8 @@ class Renewing:
             again = [one for one in ack_ids if reasons.get(one, "").startswith("TRANSIENT")]
             self._leases.extended(set(ack_ids) - reasons.keys(), asked_at, deadline_s)
         elif code_of(error) is grpc.StatusCode.INVALID_ARGUMENT:
-            # Pub/Sub refused the whole request, and the reason may have nothing to do with the ids. Count all leases as
-            # lost. If a lease is not lost, it ends without an extension, and its message comes again.
+            # Pub/Sub refused the whole request, and does not name the ids that caused this. So extend none of these
+            # leases again. Each lease ends, and its message comes again.
             lost, again = list(ack_ids), []
         else:
             lost, again = [], list(ack_ids)

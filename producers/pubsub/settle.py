@@ -76,9 +76,10 @@ class _Acks:
 class Settler:
     """Collects the ids of messages to acknowledge or to give back; `run` sends the requests to Pub/Sub.
 
-    A failed acknowledgement is repeated with growing delays while the message's lease lasts. If the lease ends first,
-    the message comes again, and its idempotency key absorbs the repeat. If acknowledging fails for `ack_timeout_s`, the
-    stream ends, because it would never advance. A failed request to give messages back is not repeated.
+    - A failed acknowledgement is repeated with growing delays while the message's lease lasts. If the lease ends first,
+      the message comes again, and its idempotency key absorbs the repeat.
+    - If all acknowledgements fail for `ack_timeout_s`, the stream ends with an error.
+    - A failed request to give messages back is not repeated. The messages come again when their leases end.
     """
 
     def __init__(

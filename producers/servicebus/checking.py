@@ -29,7 +29,9 @@ _FOR_EVER: Final = timedelta(days=10_000)
 
 
 async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None:
-    """Attach a receiver without credit, so that no message is locked. Has no deadline of its own.
+    """Check that the entity can be read, by attaching a receiver. Without credit, the receiver locks no message.
+
+    The caller sets a deadline.
 
     Raises:
         ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
@@ -48,8 +50,8 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    Only users that may manage the entity get an answer from the management API. Without an answer, the entity's
-    retention, lock duration and delivery limit are unknown. The guarantee of a watcher does not depend on them.
+    Only users with the right to manage the entity get its retention, lock duration and delivery limit from the
+    management API. For other users these facts are unknown, but the guarantee of a watcher does not depend on them.
 
     Args:
         verify: A file with the certificate authorities to trust. True: the system's certificate authorities.
@@ -98,7 +100,7 @@ async def _look_up(
 
 
 def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | None:
-    """Return the time after which the entity drops messages; None if it drops none or dead-letters expired messages."""
+    """Return the time after which the entity drops messages. None: it never drops them, or it dead-letters them."""
     if found.dead_lettering_on_message_expiration:
         return None
     kept = _duration(found.default_message_time_to_live)

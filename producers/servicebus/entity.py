@@ -18,7 +18,7 @@ class EntityPath:
 
     @property
     def is_dead_letter_queue(self) -> bool:
-        """True if the entity is the dead-letter queue of another entity. Then it has no dead-letter queue itself."""
+        """True if the entity is the dead-letter queue of another entity, and so has no dead-letter queue itself."""
         return str(self).lower().endswith("/$deadletterqueue")
 
     @property

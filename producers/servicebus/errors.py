@@ -16,7 +16,7 @@ from triggerer.pluginkit import guarding
 T = TypeVar("T")
 
 _SDK_ERRORS: Final = (AzureError, OSError, TimeoutError, ValueError, AttributeError, RuntimeError)
-# The SDK raises ValueError for a receiver that was shut down, and for an attach that is answered without a source. It
+# The SDK raises ValueError for a receiver that was shut down, and if Service Bus answers an attach without a source. It
 # raises AttributeError and RuntimeError if its connection ends during a call.
 
 _TRACKING: Final = re.compile(

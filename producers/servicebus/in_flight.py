@@ -15,8 +15,8 @@ class InFlight:
     """The messages of one stream that were passed to the producer and are not settled.
 
     If a lock is lost while a watcher works on the message, the message comes again with a new lock. The existing
-    `Delivery` gets the new lock, and the watchers do not receive the message again. Otherwise, a watcher that needs
-    longer than a lock lasts would never finish.
+    `Delivery` then gets the new lock, and no watcher receives the message again. Otherwise a watcher whose work takes
+    longer than a lock lasts would have to begin again each time.
     """
 
     def __init__(self) -> None:

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 async def measure_lag(
     settings: ServiceBusSettings, entity: EntityPath, *, verify: bool | str = True
 ) -> SourceLag:
-    """Return the number of waiting and locked messages, and a note about scheduled ones.
+    """Return the number of waiting and locked messages, and a note about scheduled messages.
 
-    The number is unknown on the emulator: the client library uses only HTTPS, and the emulator's management API uses
-    plain HTTP on another port.
+    For the emulator, the number is unknown. Its management API uses plain HTTP, and the client library only HTTPS.
 
     Args:
         verify: A file with the certificate authorities to trust. True: the system's certificate authorities.

@@ -28,8 +28,8 @@ _SOONEST_S: Final = 0.05
 """The shortest time between two renewals of a lock."""
 _OVER_S: Final = 0.25
 """The time until the next renewal if a new lock seems to have ended already, because this machine's clock is ahead."""
-# Only this number of a receiver's failed messages can keep their locks until their redelivery is due. Further failed
-# messages come again at once.
+# The most failed messages of one receiver that keep their locks until their redelivery is due. Further failed messages
+# come again at once.
 _MAX_DELAYED = 1_000
 
 

@@ -38,9 +38,9 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     - A lane is a session; a message without one has its own lane.
     - `advance` returns when Service Bus has recorded the outcome. A message whose lock was lost meanwhile counts as
       settled. It comes again, and its key keeps its events from being stored twice.
-    - A failed message comes again after a growing delay. Without a session, the message keeps its lock during the delay
-      and is then abandoned. In a session, the message is abandoned at once, and its session is closed. This stream
-      delivers no message of the session during the delay.
+    - A failed message without a session keeps its lock during a growing delay, and is then abandoned and comes again.
+    - A failed message of a session is abandoned at once, and the session is closed. During a growing delay, this stream
+      delivers no message of the session.
     - A message that was rejected, or that fails on delivery number `max_deliveries` or later, is dead-lettered with the
       reason. If the entity is itself a dead-letter queue, failed messages come again, and the runtime parks rejected
       messages.
@@ -72,7 +72,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         Raises:
             ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
             BrokerRefused: The entity does not exist, or this client is not allowed to read it.
-            BrokerUnavailable: Service Bus could not be reached at the start; or later all attempts failed for longer
+            BrokerUnavailable: The first attempt to reach Service Bus failed. Or, later, all attempts failed for longer
                 than `connect_timeout_s`.
         """
         self._start()
@@ -123,7 +123,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     async def run(self) -> None:
         """Wait until the receivers in the SDK's thread end, and raise the error that ended them.
 
-        This works even while the stream is paused and nobody iterates `open_stream`.
+        So the error ends the group at once, even if the stream is paused and `open_stream` is not iterated.
         """
         await self._opened.wait()
         assert self._running is not None
@@ -218,7 +218,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
         """Dead-letter a message that this stream has locked, or else send a copy to `dead_letter_queue`.
 
-        Service Bus dead-letters only locked messages, and no message of a dead-letter queue.
+        Service Bus itself dead-letters only a locked message, and never a message of a dead-letter queue.
 
         Raises:
             BrokerRefused: There is no `dead_letter_queue`, or we may not send there.

@@ -37,8 +37,8 @@ class Settlement(Enum):
 class SettleRequest:
     """A request to settle a message.
 
-    `done` is called once, in the SDK's thread: when the message is settled, cannot be settled, or begins to wait for
-    its redelivery.
+    `done` is called once, in the SDK's thread: when the message is settled or cannot be settled. If the message waits
+    for a redelivery, `done` is called before the wait.
     """
 
     delivery: Delivery
@@ -54,7 +54,7 @@ class Settler:
 
     Args:
         holder: The receiver's `Link`, which has the messages' locks.
-        in_flight: Records finished messages, and messages that come again.
+        in_flight: The stream's messages in flight, updated when a message is finished or given back.
         delay_session: Called with the delay of the redelivery if a message of the session has failed, before the
             session is closed. None: there is no session.
     """
@@ -99,8 +99,8 @@ class Settler:
     def finish(self, request: SettleRequest, *, is_settled: bool) -> None:
         """Record whether the request's message was settled, and call `done`.
 
-        A message that could not be settled comes again. If it has already come again on another link, that link gets
-        the request instead.
+        A message that was not settled comes again. If another link has already received it, pass the request to that
+        link, and do not call `done` here.
         """
         if not is_settled and request.delivery.link is not self._holder:
             request.delivery.link.add_settle_requests([request])

@@ -69,7 +69,7 @@ class Stream:
 
         Raises:
             BrokerRefused: The entity does not exist, or this client is not allowed to read it.
-            BrokerUnavailable: Service Bus could not be reached at the start; or later all attempts failed for longer
+            BrokerUnavailable: The first attempt to reach Service Bus failed. Or, later, all attempts failed for longer
                 than `connect_timeout_s`.
         """
         client = sdk.Client(self._settings)

@@ -17,9 +17,9 @@ _REPEATABLE_FOR_S: Final = 240.0
 
 
 class Attempts:
-    """The ids of polls. If an answer is lost, a later poll uses its id again, to get the lost messages.
+    """The ids of polls. If the answer to a poll is lost, a later poll uses the id again, and gets the lost messages.
 
-    Otherwise, the lost messages would block their groups until their visibility timeout ends.
+    Otherwise the lost messages would block their message groups until the visibility timeout ends.
     """
 
     def __init__(self) -> None:

@@ -71,8 +71,8 @@ def _waiter_of(pending: _Pending[T]) -> _Waiter[T]:
 class Batches(Generic[T]):
     """Sends entries in requests of up to ten.
 
-    If no request is open, an entry is sent at once, even alone. Entries that arrive while a request is open share the
-    next request. That request is sent as soon as it is full or no request is open.
+    If no request is open, an entry is sent at once, even alone. While a request is open, further entries wait until ten
+    of them fill a request, or until no request is open.
 
     Args:
         send: Sends one request, with the entries' indices as their ids. Returns SQS's answer.

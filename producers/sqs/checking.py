@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 async def check_queue(settings: SqsSettings, queue: str) -> None:
-    """Look up the queue and its dead-letter queue. Has no deadline of its own.
+    """Look up the queue and its dead-letter queue. The caller sets a deadline.
 
-    Whether this identity may receive messages is not checked, because only a poll could tell.
+    The right to receive is not checked, because only a poll could check it, and a poll would take messages.
 
     Raises:
         BrokerRefused: The credentials are refused, a queue does not exist or may not be looked up, or the queue is its

@@ -57,10 +57,11 @@ class DeadLetters:
     ) -> None:
         """Send a message to the dead-letter queue, with its own attributes and `triggerer.dead-letter.*`.
 
-        The attributes `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has
-        at least a `reason`. SQS allows ten attributes in all, so some of the attributes `triggerer.dead-letter.*` may
-        be left out. If this process stops before the original is deleted, the message is sent again with the same
-        `message-id`. A FIFO queue drops such a repeat within five minutes.
+        - The attributes `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has
+          at least a `reason`.
+        - Some of these attributes may be left out, because SQS allows ten attributes in all.
+        - After a crash, a message can be sent twice, with the same `message-id`. A FIFO queue drops a repeat that comes
+          within five minutes.
 
         Args:
             attributes: The message's own attributes with their types, as SQS sent them. None: the attributes of

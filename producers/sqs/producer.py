@@ -29,9 +29,9 @@ class SqsSharedStreamProducer(SharedStreamProducer):
 
     - `run` receives messages and renews their visibility timeouts. A message stays invisible to other receivers until
       it is advanced, up to SQS's limit of 12 hours.
-    - `advance` deletes finished messages. Lanes that advance at the same time share requests. A failed message becomes
-      visible again after a growing delay. The later messages of its group become visible a second later, which keeps
-      the order. Other groups continue. SQS counts deliveries, so counts survive restarts.
+    - `advance` deletes finished messages. Lanes that advance at the same time share requests.
+    - A failed message becomes visible again after a growing delay. The later messages of its group become visible a
+      second later, which keeps the order. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - A message goes to the dead-letter queue after `max_deliveries` failures, or after fewer if the queue's redrive
       policy says so. The reason is in the message's attributes. Rejected messages go to the dead-letter queue too.
       Without a dead-letter queue, the runtime parks rejected messages.

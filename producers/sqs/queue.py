@@ -68,8 +68,8 @@ def name_of(queue: str) -> str:
 def canonical(queue: str) -> str:
     """Return a queue's name unchanged, or its URL normalized, so that all URLs of one queue are equal.
 
-    `<region>.queue.amazonaws.com` is an older name of `sqs.<region>.amazonaws.com`, and `queue.amazonaws.com` of
-    `sqs.us-east-1.amazonaws.com`.
+    Two older host names are replaced: `<region>.queue.amazonaws.com` by `sqs.<region>.amazonaws.com`, and
+    `queue.amazonaws.com` by `sqs.us-east-1.amazonaws.com`.
     """
     if not is_url(queue):
         return queue
@@ -87,10 +87,10 @@ def canonical(queue: str) -> str:
 
 
 def identity(queue: str, connection: Mapping[str, Any]) -> str:
-    """Return a queue's identity: equal for its name and URL, if the settings show that both mean one queue.
+    """Return the queue's identity, which is equal for its name and its URL where the settings allow this.
 
-    A URL becomes the queue's name if it contains the connection's account, and the connection's region or endpoint. Any
-    other URL is only normalized (see `canonical`), and then the name and the URL have different identities.
+    A name is its own identity. A URL is reduced to the name if it contains the connection's account, and the
+    connection's endpoint or region. Any other URL is its own identity, in the form of `canonical`.
 
     Args:
         connection: The keys and values of the connection's section.

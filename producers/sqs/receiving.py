@@ -34,11 +34,11 @@ only some of SQS's servers, and may miss messages.
 class Receiving:
     """Polls the queue while fewer than `max_in_flight` messages are in flight.
 
-    One receiver polls all the time. After each full answer it starts another receiver, up to `receivers` in all. These
-    other receivers stop at the first answer that is not full.
+    One receiver polls all the time, and starts a helper after each full answer, up to `receivers` receivers in all. A
+    helper ends at its first answer that is not full.
 
     Args:
-        on_received: Called with the new messages, in order, and with finished messages, which only have to be deleted.
+        on_received: Called with two lists: the new messages, in order, and the messages that only have to be deleted.
     """
 
     def __init__(

@@ -22,10 +22,10 @@ from triggerer.pluginkit.connections import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqsSettings(DeliverySettings):
-    """`[connections.<id>]` of an account. Every field is an optional key of that section.
+    """`[connections.<id>]` for an AWS account. Every field is an optional key of that section.
 
-    The section can give access keys or a profile, and a role. Without keys and profile, Amazon's SDK finds credentials
-    in the usual places: environment variables, `~/.aws`, and the metadata of the machine.
+    The section may contain access keys or a profile, and a role to assume. Without keys and without a profile, Amazon's
+    SDK looks for credentials in the usual places: environment variables, `~/.aws`, and the metadata of the machine.
     """
 
     optional: ClassVar[str | None] = "sqs"

@@ -167,8 +167,8 @@ class Settler:
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.has_queue:
-                # There is no dead-letter queue, and the runtime could not park the message before this call. So skip
-                # the message.
+                # Without a dead-letter queue, the runtime parks rejected messages. It could not park this one, so skip
+                # it.
                 logger.warning("message rejected by a watcher, and skipped: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
@@ -201,8 +201,9 @@ class Settler:
         """Redeliver a message after a delay, and the later messages of its group after it."""
         in_flight = self._in_flight
         if outcome.failed and not outcome.blames_event and not delivery.is_lost:
-            # The failing watchers stopped at an earlier message and never processed this one, so yield it again from
-            # memory. Giving it back would count a delivery, and the redrive policy limits deliveries.
+            # The failing watchers had stopped at an earlier message, and never processed this message. So yield the
+            # message again from memory. To give it back would cost one of the deliveries that the redrive policy
+            # allows.
             self._give_again(in_flight.repeat(delivery), self._policy.delay(1))
             return
         failures = in_flight.failures(delivery)

@@ -340,7 +340,7 @@ class NotifySettings:
 class RetentionSettings:
     """`[retention]`: the age at which the scheduler's process deletes data, and the bounds of the database.
 
-    An event is not deleted while a run that took it stays, or while its message may be delivered again.
+    An event is not deleted while a run that took the event is stored, or while its message may be delivered again.
     """
 
     events: Age = timedelta(days=90)

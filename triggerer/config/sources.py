@@ -59,7 +59,7 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
     """Return the sections and the connections of a file.
 
     Raises:
-        ConfigurationError: The file cannot be read, or has a value in place of a table.
+        ConfigurationError: The file cannot be read, or has a value where a table must be.
     """
     try:
         text = file.read_text("utf-8")

@@ -26,8 +26,8 @@ _SLICE: Final = 500
 # read.
 MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
-# If the demo has run for this long, it publishes the remaining pairs of live messages together, except the last pair.
-# So it should end within two minutes, even on a slow machine.
+# After this time, the demo publishes all remaining live messages together, except the last pair. So even on a slow
+# machine, the demo should end within two minutes.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
 """The demo gives up if no count changes for this time. Even on a busy machine, Spark's start takes less."""
@@ -92,8 +92,8 @@ class Flow:
         self.live_from = time.time()
         while self._live:
             if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
-                # The machine is slow, so publish these pairs together. `_publish_pair` publishes the last pair, so that
-                # no event is left waiting.
+                # The machine is slow, so publish these pairs together. The last pair goes through `_publish_pair`,
+                # which orders its messages so that no event is left waiting.
                 rest, self._live = self._live[:-1], self._live[-1:]
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)

@@ -1,8 +1,8 @@
 """Turns errors into texts for the store, without the secrets that this process knows.
 
-Only this process knows these secrets, so it must hide them before the text is stored. A secret that is known by its
-position, such as after `password=`, is hidden only when the text is shown. Here that search would take milliseconds for
-each traceback, and a thousand watchers may fail at once.
+No other process knows these secrets, so the texts must not be stored with them. Secrets with a known position, such as
+after `password=`, are hidden when a text is shown. To search for them here would take milliseconds for each traceback,
+and a thousand watchers may fail at once.
 """
 
 from __future__ import annotations

@@ -173,10 +173,10 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class SeldomRepeats(logging.Filter):
-    """Lets each warning or error of a library pass once in `every_s` seconds. Arguments of the line do not count.
+    """Lets each warning or error of a library pass once in `every_s` seconds, whatever its arguments are.
 
     aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that
-    passes also tells how many were dropped.
+    passes contains the number of dropped lines.
     """
 
     def __init__(self, libraries: Sequence[str], *, every_s: float = 10.0) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import partial
 from typing import Any, Final, TextIO
 
-# The loggers of the brokers' client libraries. `Brief` drops their lines, because the libraries log each attempt to
-# connect. The error that ends the stream shows the outcome.
+# The loggers of the brokers' client libraries. `Brief` drops their lines, because they log each attempt to connect.
+# If all attempts fail, the stream ends, and the service logs the error.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",
@@ -69,8 +69,8 @@ class Brief(logging.Filter):
         self._said = {
             one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
-        # A dropped line begins the interval again. So a stream that restarts again and again logs its start once. It
-        # logs another start only after it was stable for `quiet_s`.
+        # A dropped line begins the interval again. So a stream that keeps restarting logs one start. A later start is
+        # logged only if the stream ran for `quiet_s` before.
         self._said[key] = record.created
         return not is_repeat
 

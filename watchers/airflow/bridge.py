@@ -1,8 +1,9 @@
 """The parts of Airflow that we use.
 
-Airflow is imported only when a trigger needs it, because the import takes seconds and creates a home directory. This
-module uses two private names, through which Airflow's `reject_shared_stream_event` finds the event to reject. A release
-of Airflow without these names is refused, because rejections would have no effect.
+Airflow is imported only when a trigger needs it, because the import takes seconds and creates a home directory.
+
+Airflow's `reject_shared_stream_event` finds the event to reject through two private names, which this module uses too.
+A release of Airflow without these names is refused. Otherwise rejections would silently have no effect.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class _Pulled:
 
 @asynccontextmanager
 async def pulling(iterator: AsyncIterator[Any], thread: StreamThread) -> AsyncIterator[Any]:
-    """Let the iterator make its blocking calls in the stream's thread, and close it at the end if it has `aclose`."""
+    """Yield an iterator whose blocking calls run in the stream's thread. At the end, call its `aclose`, if any."""
     try:
         yield _Pulled(aiter(iterator), thread)
     finally:

@@ -14,8 +14,8 @@ from watchers.airflow.threads import StreamThread
 class AirflowProducer(SharedStreamProducer):
     """Passes calls on to an Airflow producer, with outcomes as Airflow's `AdvanceOutcome`.
 
-    Airflow's own producers have no idempotency keys, so a redelivered message makes its asset events again. If a
-    producer has a method `get_idempotency_key`, its keys are used.
+    Airflow's own producers have no idempotency keys, so a redelivered message creates its asset events again. A
+    producer can prevent this with a method `get_idempotency_key`.
     """
 
     def __init__(self, producer: Any, airflow: Bridge) -> None:

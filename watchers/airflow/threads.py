@@ -23,8 +23,8 @@ class StreamThread:
     def used(self) -> Iterator[None]:
         """Within the block, in this task, `sync_to_async` uses this stream's thread.
 
-        A generator must not yield inside the block. Another task might close the generator, and a task can only reset a
-        context variable that it has set itself.
+        A generator must not yield inside the block. If another task closed the generator, the end of the block would
+        fail there, because only the task that set a context variable can reset it.
         """
         token = self._sync_to_async.thread_sensitive_context.set(self._context)
         try:

@@ -21,9 +21,11 @@ _CLASSPATH: Final = "watchers.airflow.AirflowEventTrigger"
 class AirflowEventTrigger(BaseEventTrigger):
     """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, with its producer.
 
-    This runtime shares, acknowledges, orders and restarts the stream. The stream's key, the filter and the producer are
-    those of Airflow's trigger. Hooks find their connections in `[connections.<id>]`. A trigger class of your own, such
-    as a subclass of a provider's trigger, needs a wrapper: a subclass of `AirflowEventTrigger` in the DAGs folder::
+    - Airflow's trigger provides the stream key, the filter and the producer. This runtime does all else: it shares,
+      acknowledges, orders and restarts the stream.
+    - Hooks find their connections in `[connections.<id>]`.
+    - A trigger class of your own, such as a subclass of a provider's trigger, needs a wrapper in the DAGs folder, a
+      subclass of `AirflowEventTrigger`::
 
         class Orders(AirflowEventTrigger):
             wraps = OrdersTrigger  # an Airflow trigger
@@ -33,9 +35,8 @@ class AirflowEventTrigger(BaseEventTrigger):
     Args:
         trigger: Airflow's trigger. The service creates the trigger again from the result of its `serialize()`.
     Raises:
-        DagError: `trigger` is no event trigger, or the service would run a base class of it, because its `serialize()`
-            names that class. With `wraps`, the trigger must be exactly of that class. Or a subclass of
-            `AirflowEventTrigger` does not set `wraps`.
+        DagError: `trigger` is no event trigger. Or its `serialize()` names a base class, which the service would run
+            instead. Or its class is not exactly `wraps`. Or a subclass of `AirflowEventTrigger` does not set `wraps`.
         PluginError: Airflow or the provider package is missing.
     """
 

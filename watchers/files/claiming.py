@@ -1,11 +1,11 @@
 """Claims files that appear in a directory, with a unique id for each appearance. Blocking I/O, no state.
 
-A file is claimed before its event is created: it is renamed to `.claimed/<name>/<id>` in the same directory. The rename
-is atomic, so each appearance gets one unique id. Path, inode and times do not identify an appearance: `cp -p` sets the
-time, inodes are used again, hard links share an inode, and `chmod` changes the ctime.
+Before a file's event is created, the file is claimed: renamed to `.claimed/<name>/<id>` in the same directory. The
+rename is atomic, so each appearance gets one id. Until the file is deleted or rejected, each scan finds the file under
+this id, even after a crash or in another instance.
 
-A claimed file stays until it is deleted or rejected. Until then, each scan finds the file under its id, even after a
-crash or in another instance.
+Path, inode and times would not identify an appearance: `cp -p` sets the time, inodes are used again, hard links share
+an inode, and `chmod` changes the ctime.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ def _claims(directory: Path, name: str) -> Iterator[str]:
 def claim(directory: Path, names: Iterable[str]) -> tuple[list[FoundFile], dict[str, OSError]]:
     """Claim the present files with these names; return all claimed files, and the failures by name.
 
-    Files of one name are in the order of their claims. Claims survive a power failure. A claim that reported a failure
-    may exist nevertheless. The next call finds that claim, or tries again.
+    Files of one name are in the order of their claims. Claims survive a power failure. A file among the failures may
+    have been claimed nevertheless; the next call finds the claim, or tries again.
     """
     found: list[FoundFile] = []
     failures: dict[str, OSError] = {}
     for name in sorted(names):
         path = directory / name
         try:
-            # Put earlier claims before a new one. Do not sort all by id: an id begins with the time, so a new id would
-            # sort first if the clock was set back.
+            # Return earlier claims before a new claim. Do not sort the new claim with them: an id begins with the time,
+            # so if the clock was set back, the new id would sort first.
             earlier = [_look(path, id_) for id_ in sorted(_claims(directory, name))]
             found += [file for file in earlier if file is not None]
             if (new := _claim(path)) is not None:

@@ -1,18 +1,19 @@
 """Moves files that match patterns out of a directory, so that each appearance fires once. Blocking I/O, no state.
 
-1. A marker is created in `.moving` in the same directory. It is a symbolic link, because a link is created atomically.
-   Its name is the appearance's id, and its text is the file's inode and new path. Nobody follows the link.
+1. A marker is created in `.moving` in the same directory. The marker is a symbolic link, because a link is created
+   atomically. Its name is the appearance's id, and its text is the file's inode and new path. The link is not followed.
 2. The file is renamed to its new path.
 3. The marker is renamed: `.moved` is added to its name.
 4. The file's event is created. Once the event is durable, the marker is deleted.
 
-After a crash, the next scan finds the marker, and creates the event again with the marker's id. The store keeps one
-event per id, so no file is lost, and no file fires twice.
+After a crash, the next scan finds the marker:
 
-A repeated move uses the id of the interrupted move. It may do so because no event has the id of a marker without
-`.moved`. The inode and the name alone would not allow this: the moved file may have fired and be gone, and a new file
-of the same name may have its inode. If the marker has `.moved` and the file is gone, the marker is deleted. So a new
-file that is moved to the same path is never taken for the earlier one.
+- The file was moved: the scan creates the event again with the marker's id. The store keeps one event per id, so no
+  file is lost, and no file fires twice.
+- The file was not moved: the move is repeated with the same id. No event has this id yet, because the marker lacks
+  `.moved`.
+- The marker has `.moved`, and the file is gone: the marker is deleted. Otherwise a later file with the same name and
+  inode would be taken for the earlier file.
 
 A move never overwrites a file. If the new name is free, an empty file first reserves the name (`O_EXCL`), and the
 rename replaces only this empty file. If the new name is taken, the marker's id is added to the name.
@@ -60,11 +61,11 @@ def move(
     again, even after a power failure.
 
     Args:
-        intended: The ids of interrupted moves, see `Pending`. A repeated move uses the same id and marker, because the
-            file would fire twice with two markers.
+        intended: The ids of interrupted moves, see `Pending`. A repeated move uses the old id and its marker. With a
+            second marker, the file would fire twice.
     Raises:
-        OSError: A folder or a marker cannot be made, and no file was moved. Or the moves could not be made durable;
-            then `pending` finds the files that were moved.
+        OSError: A folder or a marker cannot be created, and no file was moved. Or the moves could not be synced to the
+            disk; `pending` then finds the files that were moved.
     """
     markers = directory / MOVING
     make_folder(markers, like=directory)
@@ -138,8 +139,8 @@ def _unique(path: Path, id_: str) -> Path:
 def pending(directory: Path) -> Pending:
     """Return the files that were moved and not released, and the moves that were interrupted.
 
-    The marker of a moved file that is gone is deleted. The marker of a file that was not moved is deleted after a
-    minute: until then, another stream may be about to move the file.
+    Delete the marker of a file that was moved and is gone. Delete the marker of a file that was not moved only after a
+    minute, because until then another stream may be about to move the file.
 
     Raises:
         OSError: The markers cannot be read or written.
@@ -191,8 +192,8 @@ def _find(plain: Path, inode: int, id_: str) -> AppearedFile | None:
     for path, wanted in ((_unique(plain, id_), None), (plain, inode)):
         with suppress(FileNotFoundError, NotADirectoryError):
             status = path.lstat()
-            # Compare the inode: the plain name may belong to an earlier file, or to the empty file that reserves the
-            # name.
+            # At the plain name, compare the inode. An earlier file of this name may be there, or the empty file that
+            # reserves the name.
             if wanted in (None, status.st_ino):
                 return AppearedFile(plain.name, path, status.st_size, status.st_mtime_ns, id_, None)
     return None

@@ -120,8 +120,8 @@ class FilePatternTrigger(BaseEventTrigger):
         try:
             scan(Path(self.directory))
         except OSError as error:
-            # No `BrokerRefused`: `triggerer check` may run on another machine than the service, and the service waits
-            # for the directory.
+            # Do not raise `BrokerRefused`: the directory may exist on the service's machine, or may be created later.
+            # The service waits for it.
             raise BrokerUnavailable(
                 f"the directory {self.directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

@@ -3,10 +3,12 @@
 `MovingProducer` moves the files that fire. `RememberingProducer` leaves files in place, and stores which files have
 fired.
 
-If a scan finds files that can fire, the producer broadcasts a `PatternSighting`, to which each filter adds its pattern.
-Then the producer delivers the files that match. The patterns are collected again at each scan, so a filter also gets
-files that were there before it joined. A file fires as soon as two scans in a row have found it with equal inode, size
-and time of modification.
+A scan has these steps:
+
+1. Find the files that can fire: the previous scan found them with the same inode, size and time of modification.
+2. If there are any, broadcast a `PatternSighting`, to which each filter adds its pattern. Because each scan does this,
+   a filter also gets files that were there before it joined.
+3. Deliver the files that match a pattern.
 """
 
 from __future__ import annotations
@@ -208,7 +210,7 @@ class MovingProducer(_PatternProducer):
         return result
 
     async def _report_failures(self, failures: Mapping[str, OSError]) -> None:
-        """Log each file that could not be moved, once. Raise an error if no file of the directory can be moved.
+        """Log each file that could not be moved, once.
 
         Raises:
             BrokerRefused: No file of the directory can be moved.

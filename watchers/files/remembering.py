@@ -30,7 +30,7 @@ class Memory:
         self._directory = directory
         self._known: dict[str, set[bytes]] = {}
         self._unforgotten: Set[bytes] | None = None
-        """The digests of a scan after which nothing was forgotten, because it found no known file."""
+        """The digests of the last scan, if that scan found no known file, so that nothing was forgotten."""
         for pattern, digests in (value or {"patterns": {}})["patterns"].items():
             raw = base64.b64decode(digests)
             self._known[pattern] = {raw[at : at + _SIZE] for at in range(0, len(raw), _SIZE)}
@@ -48,15 +48,17 @@ class Memory:
         for pattern in file.patterns or ():
             self._known.setdefault(pattern, set()).add(digest)
         if self._unforgotten is not None and digest in self._unforgotten:
-            # The scan did read the directory, so the files that it did not find are gone.
+            # That scan did read the directory, and not a mount point. So the files that it did not find are gone.
             self.forget_all_but(self._unforgotten)
 
     def forget_all_but(self, there: Set[bytes]) -> None:
-        """Forget the files whose digests are not in `there`. If no digest of a file is in `there`, forget nothing.
+        """Forget the files that a scan did not find. If the scan found no known file at all, forget nothing.
 
-        If not one of the files is found, the volume of the directory may be unmounted, and the scan has read the mount
-        point. Without their records, all files would fire again when the volume is back. The device number does not
-        tell: it may change when the same volume is mounted again.
+        Then the directory's volume may be unmounted, and the scan has read the empty mount point. If the files were
+        forgotten, they would all fire again when the volume is back.
+
+        Args:
+            there: The digests of the files that the scan found.
         """
         if all(known.isdisjoint(there) for known in self._known.values()):
             self._unforgotten = there

@@ -23,7 +23,7 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None:
-    """Connect, and look up the topics without creating any. Has no deadline of its own.
+    """Connect, and look up the topics without creating any. The caller sets a deadline.
 
     Raises:
         ConfigurationError: A certificate or key cannot be read, or a topic would be its own dead-letter topic.
@@ -46,8 +46,8 @@ async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None
         if node is None:
             raise BrokerUnavailable(f"{what}: no broker is known")
         if not names:
-            # Look up nothing for a pattern. A pattern without a match is no error: its topics may not exist yet. And
-            # brokers hide topics that this user may not read, so a missing permission would not show.
+            # For a pattern, there is nothing to check. Its topics need not exist yet, and brokers hide the topics that
+            # this user may not read.
             return
         request = MetadataRequest(sorted(names), allow_auto_topic_creation=False)
         response: Any = await guarded(client.send(node, request), what)

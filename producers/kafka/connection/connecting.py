@@ -93,9 +93,9 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
 def _leave_while_joining(consumer: Any) -> None:
     """Make a consumer that is closed while it joins its group leave the group at once.
 
-    The broker may delay its answer to a join for seconds. Meanwhile it reads no other request of that connection, so
-    the leave request is sent over another connection. Without that request, the group would assign partitions to the
-    closed consumer, and nobody would read them until its session expires.
+    Without a leave request, the group would assign partitions to the closed consumer, and no consumer would read these
+    partitions until the session expires. The request goes over another connection: the broker may delay its answer to
+    the join for seconds, and meanwhile reads no other request on the connection of the join.
     """
     coordinator = coordinator_of(consumer)
     closing = closing_of(coordinator)

@@ -48,8 +48,8 @@ class _Waiting:
 class Commits:
     """Sends positions to the group's coordinator, one request at a time.
 
-    Lanes that advance during a request share the next request. Measured on Kafka 4.1: 800 advances of 8 lanes took 6.4
-    s with one request for each advance, and 1.1 s with 100 shared requests.
+    Lanes that advance during a request share the next request. On Kafka 4.1, 800 advances of 8 lanes took 1.1 s with
+    100 shared requests, and 6.4 s with one request for each advance.
 
     Args:
         topics_may_go: True: the partitions of a deleted topic count as lost. False: a deleted topic raises

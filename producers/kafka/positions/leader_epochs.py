@@ -1,8 +1,11 @@
 """Remembers, for one partition, which leader wrote the messages that were read. Synchronous, without I/O.
 
-Each new leader of a partition has a higher epoch, and each batch of messages contains its leader's epoch. A fetch
-contains the epoch of the last message read. The broker looks up where the messages of that epoch end in its log. If
-they end before the reader's position, the log was cut there (KIP-101, KIP-320).
+Each new leader of a partition has a higher epoch, and each batch of messages contains its leader's epoch. A broker uses
+the epochs to find a cut (KIP-101, KIP-320):
+
+1. The fetch contains the reader's position, and the epoch of the last message read.
+2. The broker looks up where the messages of that epoch end in its own log.
+3. If they end before the reader's position, the log was cut there.
 """
 
 from __future__ import annotations

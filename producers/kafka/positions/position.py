@@ -1,7 +1,7 @@
 """The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
-The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It contains the failure count of one
-message only, because a commit never passes a failed message.
+The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. The failure count of one message is
+enough, because a commit never passes a failed message.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class UsedOffsets(NamedTuple):
 
 
 class CutTopic(str):
-    """A topic's id, with the cuts that a reader knew; compares equal to the plain id.
+    """A topic's id, with the cuts that were known when a message was read. Compares equal to the plain id.
 
-    If a log was cut, this object is the incarnation in the position of each message read from it. A `LaneReader` that
-    begins at such a position does not go back to the cuts in `used`. The store saves only the plain id, so after a
-    restart the reader goes back to the cuts.
+    After a cut, each message's position contains this object instead of the plain id. A `LaneReader` that begins at
+    such a position does not go back to the cuts in `used`, because the message was read after them. The store saves
+    only the plain id, so after a restart a `LaneReader` does go back.
     """
 
     __slots__ = ("used",)
@@ -54,11 +54,10 @@ class CommittedPosition:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
         topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
-        partitions: How many partitions the topic had at the first commit for this partition. Partitions are numbered
-            from 0. So a partition whose number is not below this was added later, and is read from its beginning,
-            whatever `start` is.
-        epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares it with
-            its log, and so finds out whether the log was cut.
+        partitions: How many partitions the topic had at the first commit for this partition. A partition with this
+            number or a higher number was added later, so it is read from its beginning, whatever `start` is.
+        epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares the
+            epoch with its log, to find out whether the log was cut.
         mark: The store's mark at the commit; see `triggerer.abc.StoreMark`. None: the commit has none.
         used: The offsets that the log uses again after its cuts. A cut is dropped once the position is past its
             offsets.

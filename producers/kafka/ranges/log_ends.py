@@ -56,11 +56,10 @@ class LogEnds:
         """The topics by name, as the last look-up found them."""
 
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
-        """Return the partitions as they are now.
+        """Return the partitions that are unchanged since the previous look-up.
 
-        Topics and partitions that are new since the previous look-up are left out until the next look-up. Topics that
-        were created again, and partitions whose leader changed, are left out too, because their offsets may belong to
-        another log.
+        A partition is left out once if it is new, if its topic was created again, or if its leader changed. The offsets
+        of a recreated topic, or of another leader, may belong to another log.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -112,10 +111,10 @@ class LogEnds:
     async def _find_starts(
         self, bookmark: RangeBookmark, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return the first offset to read of each partition whose topic is not in the bookmark.
+        """Return where to begin in each partition whose topic is not in the bookmark, as `start` says.
 
-        A partition that the result lacks is read from its oldest offset. With a pattern and a stored bookmark, the
-        result is empty, so that a newly found topic is read from its beginning.
+        A partition that is not in the result is read from its oldest offset. That applies to each topic that a pattern
+        finds after the first bookmark was stored.
         """
         if self._start == Start():
             # `start` is "earliest", and the oldest offsets are looked up already.
@@ -152,8 +151,8 @@ class LogEnds:
         for one in asked:
             known = bookmark.of_partition(one.topic, described[one.topic].topic_id, one.partition)
             assert known is not None
-            # While a transaction is open, `ends` is smaller than the end of the log. So prefer the offset at which the
-            # bookmark's epoch ends in the log, if the broker returned it.
+            # `ends` may stop before an open transaction, although the log was not cut there. So prefer the offset at
+            # which the bookmark's epoch ends in the log, if the broker returned this offset.
             end = found.get(one, ends[one])
             if end < known.to:
                 cut[one] = end

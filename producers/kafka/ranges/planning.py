@@ -19,8 +19,7 @@ class PartitionView:
         end: The offset after the last message that a reader with the connection's isolation level gets.
         epoch: The epoch of the leader that answered. None: unknown.
         start: Where the watcher begins if its bookmark has no entry for the topic.
-        cut_at: Where the log was cut since the bookmark was stored: the log still has the messages before this
-            offset, and lost the later ones. None: no cut is known.
+        cut_at: The first offset that a cut took from the log after the bookmark was stored. None: no cut is known.
     """
 
     topic: str
@@ -43,8 +42,9 @@ class OffsetRange:
 
     Attributes:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
-        rewound_from: Set only in the first range after a cut: the offset after the last lost message. For example,
-            `start` is 40 and this is 50: earlier events contained the offsets 40 to 49, and those messages are lost.
+        rewound_from: The offset after the last lost message, in the first range after a cut; otherwise None. Suppose
+            `start` is 40 and `rewound_from` is 50: earlier events contain the offsets 40 to 49, for messages that are
+            lost now.
         cut: How many times the partition's log was cut, if earlier events may contain these offsets; otherwise 0.
     """
 

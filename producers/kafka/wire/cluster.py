@@ -1,7 +1,7 @@
 """Sends the requests for which aiokafka has no public method.
 
-A commit is sent with the membership under which its partition was assigned, so the broker refuses a commit that comes
-too late. aiokafka's own `commit` sends the present generation. After a rebalance, such a commit could move the position
+A commit contains the membership under which its partition was assigned. So if the commit comes after a rebalance, the
+broker refuses it. aiokafka's own `commit` contains the newest membership instead. Such a commit could move the position
 of a partition that another member owns now (aio-libs/aiokafka#929).
 """
 
@@ -86,9 +86,9 @@ class Cluster:
         return Membership(self._coordinator.generation, self._coordinator.member_id)
 
     def request_rejoin(self, membership: Membership) -> None:
-        """Rejoin the group now, without waiting for the next heartbeat to report the rebalance.
+        """Rejoin the group now, before the next heartbeat reports the rebalance.
 
-        Does nothing if the member has rejoined already, so that `membership` is out of date.
+        Does nothing if `membership` is out of date, because the client has rejoined already.
         """
         if self.membership() == membership:
             self._coordinator.request_rejoin()
@@ -167,10 +167,10 @@ class Cluster:
             return frozenset()
 
     async def know_leaders(self, topics: Collection[str]) -> None:
-        """Have the client look up the leaders of these topics' partitions now.
+        """Make the client look up the leaders of these topics' partitions now.
 
-        Without this call, the client would notice at its first request for an offset that it knows no leader. It would
-        look the leaders up, and repeat the request only after `retry_backoff_ms`.
+        Otherwise the client's first request for an offset would fail for lack of a leader. The client would look the
+        leaders up, and repeat the request only after `retry_backoff_ms`.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer, or refuses the request.
@@ -182,8 +182,8 @@ class Cluster:
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
 
-        If the log was cut, the messages of that epoch from this offset on are lost. A partition is left out if its
-        broker does not know the epoch. The client must know the partitions' leaders.
+        A reader's messages of the epoch at or after this offset are lost: the log was cut. A partition is left out if
+        its broker does not know the epoch. The client must know the partitions' leaders (see `know_leaders`).
 
         Raises:
             BrokerUnavailable: The cluster does not answer, or a partition has no leader, or its leader has changed.
@@ -216,11 +216,10 @@ class Cluster:
         return found
 
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
-        """Return a node and one of its connections, if possible a connection that carries no fetches.
+        """Return a node and one of its connections, if possible a connection without fetches.
 
-        A broker answers the requests of a connection in order, so a fetch would delay the request. The coordinator's
-        connection carries no fetches. That connection is not used while this member joins its group, because the join
-        would delay the request too.
+        A broker answers the requests of a connection in order, so a fetch would delay a request. The coordinator's
+        connection carries no fetches. But while this member joins its group, the join would delay a request there too.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.

@@ -66,7 +66,7 @@ class EpochEndsRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801 - 
 
 
 class EpochEndsRequest(Request[EpochEndsRequest_v3]):  # type: ignore[misc]
-    """Look up, by topic and partition, the offset at which a leader epoch ends. The partition's present leader answers.
+    """Look up, by topic and partition, the offset at which a leader epoch ends. The partition's current leader answers.
 
     Raises, when it is sent:
         NotImplementedError: The broker does not know this version (before Kafka 2.3).

@@ -1,11 +1,13 @@
 """A newer version of the fetch request than aiokafka supports, written with aiokafka's types.
 
-aiokafka supports versions up to 11. Version 12 (KIP-595) added the epoch of the last fetched message, which the broker
-compares with its log. Version 13 (KIP-516, Kafka 3.1) names topics by their ids.
+- aiokafka supports versions up to 11.
+- Version 12 (KIP-595) added the epoch of the last fetched message, which the broker compares with its log.
+- Version 13 (KIP-516, Kafka 3.1) names topics by their ids.
+
 Source: https://kafka.apache.org/protocol.html, Fetch and the flexible encoding of KIP-482.
 
-The fields of a partition are packed and unpacked in one call, because separate calls took a tenth of the processing
-time of a message.
+The fields of a partition are packed and unpacked in one call. Separate calls took a tenth of the processing time of a
+message.
 """
 
 from __future__ import annotations
@@ -213,7 +215,7 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
 
 class DivergingEpoch(NamedTuple):
-    """Where a broker's log differs from the messages read: in the log, the messages of `epoch` end at `end_offset`."""
+    """A broker's report that its log was cut: in the log, the messages of `epoch` end at `end_offset`."""
 
     epoch: int
     end_offset: int

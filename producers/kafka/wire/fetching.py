@@ -1,8 +1,9 @@
 """Sends aiokafka's fetches with topic ids and epochs, so that a broker notices a replaced topic or log.
 
-aiokafka's own requests name a topic without its id. If a topic is deleted and created again, the client continues in
-the new topic at the old offset. If a log is cut (an unclean leader election), new messages get offsets that the client
-has already read, so the client skips these messages.
+With aiokafka's own requests, a consumer would skip messages in two cases:
+
+- A topic is deleted and created again. The consumer continues in the new topic at the old offset.
+- A log is cut (an unclean leader election). New messages get offsets that the consumer has already read.
 
 `Fetching` replaces the `send` of aiokafka's client. A test fails if a later version of aiokafka lacks this attribute.
 """
@@ -79,10 +80,10 @@ class Fetching:
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
-        """Send a request. If all topic ids are known and the broker supports ids, a fetch names its topics by ids.
+        """Send a request. Rewrite a fetch to name its topics by ids, if all ids are known and the broker supports ids.
 
-        A fetch by ids leaves out partitions without a lane, see `_wanted`. If no partition has a lane, nothing is sent,
-        and the answer is empty.
+        The rewritten fetch leaves out partitions without a lane (see `_wanted`). If no partition is left, nothing is
+        sent, and the answer is empty.
         """
         if isinstance(request, FetchRequest):
             self._set_wait(request)
@@ -143,7 +144,7 @@ class Fetching:
                     answers.append((number, error, *offsets, aborted, replica, batches))
             topics.append((names[topic_id], answers))
         if is_unknown:
-            # The topic was deleted, or this broker does not know it yet. Have the topics looked up to find out.
+            # The topic was deleted, or this broker does not know it yet. The reader looks its topics up to find out.
             self._reader.topics_are_suspect = True
             await asyncio.sleep(_RETRY_AFTER_S)
         return _Answer(topics)
@@ -157,9 +158,8 @@ def _wanted(
     A partition gets its lane when the stream has found its starting position. Until then, the client would fetch from a
     position of its own choice.
     """
-    # If the client has a rack, a follower may answer. Its log may end before the last message that another broker sent.
-    # If the request contained the epoch, the follower would compare it with its shorter log, and would report a cut
-    # although there was none. So leave the epoch out.
+    # With a `client_rack`, a follower may answer, and a follower's log may end before the position. If the request
+    # contained the epoch, such a follower would report a cut although there was none. So leave the epoch out.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}

@@ -26,7 +26,7 @@ async def get_records(
     """Return the next records by partition; empty if no record came for a while.
 
     Raises:
-        OutOfRange: The broker does not have the positions of some partitions.
+        OutOfRange: The positions of some partitions are not in the brokers' logs.
         BrokerUnavailable, BrokerRefused: See `guarded`.
     """
     return await guarded(_getmany(consumer, at_most), what)

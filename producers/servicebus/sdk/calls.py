@@ -37,8 +37,8 @@ class Calls:
         """Await the SDK's answer.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: The call failed, or was not answered in time. For a lost lock, the SDK's
-                own error is raised.
+            BrokerUnavailable, BrokerRefused: The call failed, or was not answered in time.
+            The SDK's own error: The lock is lost.
         """
         try:
             with anyio.fail_after(self._timeout_s):

@@ -37,8 +37,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long one call of the SDK waits for a frame. `_MORE_S` is for a call that only reads frames that have arrived
-# already.
+# How long one call of the SDK waits for a frame; with `_MORE_S`, the call reads only frames that have arrived already.
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
@@ -103,8 +102,8 @@ class Client:
                 with contextlib.suppress(Exception):  # The client is not used again.
                     await self._client.close()
         finally:
-            # Close the credential under a deadline of its own: its HTTP session must not stay open if the client's end
-            # fails or takes too long.
+            # Give the credential its own deadline, so that its HTTP session is closed even if closing the client fails
+            # or takes too long.
             if self._credential is not None:
                 with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                     with contextlib.suppress(Exception):
@@ -135,8 +134,8 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # Service Bus learns this timeout, and sends an empty frame before it ends. So a longer silence means that the
-        # connection is broken.
+        # Service Bus learns this timeout. An idle Service Bus sends an empty frame before the timeout ends. So a longer
+        # silence means that the connection is broken.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.
@@ -175,9 +174,9 @@ async def open_receiver(receiver: ServiceBusReceiver) -> None:
 
 
 async def cancelled_once(call: Awaitable[T]) -> T:
-    """Await a call that cleans up after a cancellation, and cancel the call only once.
+    """Await a call, and cancel it only once, so that the call can clean up.
 
-    anyio repeats a cancellation at every await, and so would cancel the cleanup too.
+    anyio repeats a cancellation at every await, which would cancel the cleanup too.
     """
     task: asyncio.Task[T] = asyncio.ensure_future(call)
     try:
@@ -275,9 +274,9 @@ async def complete(
 
 
 async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-    """Give messages back without a counted delivery, as the SDK does with buffered messages.
+    """Give messages back, so that Service Bus counts no delivery.
 
-    A message that was received on another link cannot be released here, and stays locked until its lock ends.
+    A message that came on another link is skipped. It stays locked until its lock ends.
     """
     here = [message for message in messages if came_on(receiver, message)]
     if here:
@@ -344,10 +343,10 @@ def _utc(seconds: float) -> Any:
 
 
 async def close(receiver: Any) -> None:
-    """Detach and disconnect, in any state. Before this call, `drain` should have withdrawn the credit."""
+    """Detach and disconnect, in any state. Call `drain` first, so that no further message comes."""
     handler = receiver._handler
     if handler is not None and handler._link is not None:
-        # Set the credit to 0: then the SDK skips its own drain, which waits until no frame has come for two seconds.
+        # With a credit of 0, the SDK skips its own drain, which would wait for two seconds without a frame.
         handler._link.current_link_credit = 0
         handler._received_messages = queue.Queue()
     connections = [one._connection for one in receiver.handlers if one._connection is not None]

@@ -88,8 +88,8 @@ class Work(Generic[T]):
     """A coroutine that runs in the thread, until it ends or is cancelled.
 
     Attributes:
-        outcome: Done when the coroutine has ended, including its cleanup. (If a future of
-            `asyncio.run_coroutine_threadsafe` is cancelled, it is done before the coroutine's cleanup.)
+        outcome: Done when the coroutine has ended, including its cleanup after a cancellation. The future of
+            `asyncio.run_coroutine_threadsafe` would be done before that cleanup.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
@@ -99,7 +99,7 @@ class Work(Generic[T]):
         loop.call_soon_threadsafe(self._begin, work)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> None:
-        # This task belongs to no task group. That is safe, because the owner of this object waits for the outcome.
+        # The task belongs to no task group, but its error is not lost: the owner of this object waits for `outcome`.
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._record_end)
 

@@ -211,10 +211,9 @@ class Trial:
 
 
 async def _count_left(source: TrialSource) -> int | None:
-    """Return the number of messages left at the broker; None if the broker does not report it.
+    """Wait up to a minute until the broker has no message left. Return the number that is left, or None if unknown.
 
-    Wait up to a minute until none is left. The service acknowledges a message only after its event is durable, so the
-    last acknowledgements may be late.
+    The wait is for the last acknowledgements, which the service sends after the events are durable.
     """
     left = await source.count_left()
     with anyio.move_on_after(_ACKNOWLEDGED_S):
