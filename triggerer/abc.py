@@ -600,7 +600,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """Return the number of messages that wait at the source. None (the default): the number is not known.
 
         `triggerer watchers list --lag` calls this method for one trigger of each stream. The service never calls it.
-        The call is cancelled after a few seconds. If the method raises, the command shows the error.
+        The call is cancelled after a few seconds. If the method raises, the command shows the error and no number.
 
         The method must change nothing at the source.
         """

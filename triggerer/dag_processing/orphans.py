@@ -1,8 +1,7 @@
 """Kills processes that a DAG file detached while it was read, because they would outlive the service.
 
-A process that leaves its group (`setsid`) survives the killing of the group. When the parent of a process ends, the
-kernel makes the process a child of the nearest ancestor that adopts orphans, or else of process 1. The parser and its
-forks adopt orphans. So the processes that a fork leaves behind become children of the parser, which kills them.
+A process that leaves its group (`setsid`) is not killed with the group. The parser and its forks adopt orphans. So when
+a fork ends, the kernel makes the processes that are left behind children of the parser. The parser kills these.
 """
 
 from __future__ import annotations

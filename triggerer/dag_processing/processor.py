@@ -60,8 +60,8 @@ class DagProcessor:
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
         file_timeout: If a file takes longer to import, the import is stopped, and the file is shown as broken. Also the
             longest time that a new stream waits until all files have been read.
-        removal_grace: A file that is missing for this time counts as deleted. Before, a deployment may be about to
-            replace the file.
+        removal_grace: A file that is missing for this time counts as deleted. Until then, a deployment may be replacing
+            the file.
     """
 
     def __init__(

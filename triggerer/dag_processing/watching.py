@@ -28,9 +28,8 @@ class _FolderId(NamedTuple):
 class FolderWatch:
     """Calls `on_change` when something below the folder may have changed.
 
-    The operating system watches a folder, not a path. It does not report that the path leads to another folder, for
-    example after a move or a mount. So the path is looked up once a second. If the path leads to another folder, the
-    watch moves there and calls `on_change`.
+    The operating system watches a folder, not a path. After a move or a mount, the path may lead to another folder. So
+    the path is looked up once a second. The watch then moves to the other folder, and calls `on_change`.
 
     Args:
         interval_s: How long to wait after a watch failed before trying again.

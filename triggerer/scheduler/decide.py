@@ -155,9 +155,9 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    Each look asks the timetable for the next run. Some timetables never return a run in the past: a run that became due
-    while no scheduler was running would be lost. So the database stores the timetable's last answer. If the stored run
-    is due and the new answer is not, the stored run comes next.
+    Each look asks the timetable for the next run. Some timetables never return a run in the past. They would lose a run
+    that became due while no scheduler was running. So the database stores the last answer. A stored run that is due
+    comes before a new answer that is not.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:

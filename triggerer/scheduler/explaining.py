@@ -212,7 +212,7 @@ async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, in
 
 
 async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> list[Hold]:
-    """Return why queued runs do not start: an attempt is still at work, the file does not load, or no worker is free.
+    """Return why queued runs wait: an earlier attempt is still at work, the file does not load, or no worker is free.
 
     Args:
         without: The number of queued runs that wait for a pool. They do not count as runs that wait for a worker.

@@ -29,9 +29,7 @@ from triggerer.store.runs.creation.planned_runs import (
 
 
 class OptimisticPlanner:
-    """Plans one DAG or many in two round trips to the database.
-
-    A plan with a lock takes three round trips, and one more for each run.
+    """Plans one DAG or many in two round trips to the database. With a lock: three, and one more for each run.
 
     The runs are created only if the DAG's row has not changed since the look. Each plan that creates a run changes the
     row, and so does each change of the DAG. An event or the end of a run leaves the row unchanged: the planned run is

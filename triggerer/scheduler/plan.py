@@ -106,8 +106,8 @@ def _runs_per_round(limit: int, dags: int) -> list[int]:
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due.
     The second round is for DAGs with more due runs.
 
-    With a single round, each look would have to find `limit` runs, and most of them would not be created. Each run
-    costs a call of a timetable. With 32 DAGs and a limit of 32, these calls took half of the plan's time.
+    In a single round, each look would find up to `limit` runs, and most of these runs would not be created. Each costs
+    a call of a timetable: half of the plan's time, with 32 DAGs and a limit of 32.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
