@@ -88,9 +88,9 @@ class TriggerEvent:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceOutcome:
-    """How many subscribers acked an event, how many failed the event, and how many rejected the event.
+    """The numbers of subscribers that acked, failed and rejected an event.
 
-    Each subscriber is counted in only one of the three numbers.
+    Each subscriber counts in only one of the three numbers.
 
     Attributes:
         unread: How many of the failed subscribers had not pulled the event, although their filters ran. For example, a
@@ -146,7 +146,7 @@ class SharedStreamSelector:
 class StreamState(ABC):
     """The position of a stream in its source, as one JSON value in the service's database.
 
-    It is meant for a source that does not store its readers' positions. The value is kept while the stream has a
+    Use it for a source that does not store its readers' positions. The service keeps the value while the stream has a
     watcher, even if another instance of the service takes over the stream.
     """
 
@@ -159,9 +159,10 @@ class StreamState(ABC):
     async def save(self, value: Any) -> None:
         """Replace the value. Returns when the new value is durable. Waits while the database is unreachable.
 
-        Call this in `advance`: by then the trigger events of the items are durable. After a restart, the producer
-        continues at the saved position. So the position must never pass an item that `advance` has not received, or the
-        item would be lost. An item that is read again is recognised by its idempotency key.
+        Call this in `advance`, because the trigger events of the items are durable by then.
+
+        After a restart, the producer continues at the saved position. If the position passed an item that `advance` has
+        not received, that item would be lost. An item that is read again is recognised by its idempotency key.
 
         Args:
             value: JSON, of at most 1 MiB.
@@ -176,9 +177,9 @@ class StreamState(ABC):
 class StoreMark(ABC):
     """A stream's mark: a text that the service stores in its database, and renews every few seconds.
 
-    The producer stores the newest mark with each position at the broker. If a position has a newer mark than the
-    database, the database was restored from a backup. A stream that continued at this position would skip messages
-    whose events the backup lacks.
+    The producer stores the newest mark with each position at the broker. If the mark of a position is newer than the
+    database's mark, the database was restored from a backup. Reading on would skip messages whose events the backup
+    lacks.
     """
 
     @property
@@ -244,30 +245,32 @@ class SharedStreamProducer(ABC):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = _ignore_report
     ) -> None:
-        """Advance several lanes in one call. Each batch contains the next events of one lane. Off by default.
+        """Advance several lanes in one call. Each batch contains the next events of one lane.
 
-        Override this method, and set `lanes_advance_side_by_side`, if each message is its own lane. The runtime then
-        never calls `advance`, because a call and a task for each message would be expensive. It may call this method
-        again, with events of other lanes, before the previous call has returned.
+        An optional method for producers whose messages each form their own lane, because one call of `advance` and one
+        task for each message would be expensive. If a producer overrides this method and sets
+        `lanes_advance_side_by_side`, the runtime never calls `advance`. Calls of this method may overlap, with events
+        of different lanes.
 
         Args:
-            report: Call this function, on the event loop, with the indices of batches that are advanced before the
-                others. Their lanes then continue at once. When this method returns, all batches count as advanced.
+            report: Call this function on the event loop to let some lanes continue early. Its argument is the indices
+                of the batches that are advanced already. When this method returns, all batches count as advanced.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
     async def run(self) -> None:  # noqa: B027  (an optional hook)
         """Work concurrently with the poll, for instance to renew locks or to receive messages. Off by default.
 
-        Awaited once, in a separate task, when the group starts. Returning or raising ends the group. The method also
-        runs while a stopping group waits for its outstanding events. It may run long before `open_stream` is first
-        iterated: after a restore of the database, the poll waits until the watchers are rewound.
+        Awaited once, in a separate task, when the group starts. Returning or raising ends the group.
+
+        The method may run long before `open_stream` is first iterated: after a restore of the database, the poll waits
+        until the watchers are rewound. While a stopping group waits for its outstanding events, the method continues.
 
         Cancellation: When the group ends, before `aclose`.
         """
 
     def use_state(self, state: StreamState) -> None:  # noqa: B027  (an optional hook)
-        """Receive the object that has the stream's stored state and saves new states. Off by default.
+        """Receive the object by which the producer reads and saves the stream's state. Off by default.
 
         Called once, before `open_stream`. The runtime reads the state only if this method is overridden.
         """
@@ -275,23 +278,19 @@ class SharedStreamProducer(ABC):
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
         """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
-        Without this method, `advance` stores the state, in a second transaction after that of the events. The method is
-        not called if `lanes_advance_side_by_side` is set.
+        Override this method to save a transaction: without it, `advance` stores the state after the events. Not called
+        if `lanes_advance_side_by_side` is set.
 
-        The items are the next items of each lane, in order. All subscribers have passed the items, but the trigger
-        events are not durable yet. So this method must not acknowledge the items at the source.
-
-        If the transaction succeeds, `advance` receives these items next, perhaps together with later items. If
-        `advance` saves a state that is stored already, nothing is written. If the transaction fails, `advance` receives
-        the outcomes and saves the state as usual.
-
-        Between this call and that `advance`, no older state may be saved. So if `open_stream` saves a state, it must
-        wait for `advance`.
+        - The items are the next items of each lane, in order. All subscribers have passed the items, but the trigger
+          events are not durable yet. So do not acknowledge the items at the source.
+        - After the transaction, even if it failed, `advance` receives these items, perhaps with later items. Save the
+          state there as usual. If the state is stored already, nothing is written.
+        - Until then, save no older state. So if `open_stream` saves states, it must wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
     def use_mark(self, mark: StoreMark) -> None:  # noqa: B027  (an optional hook)
-        """Receive the stream's mark, for a source that stores a text with each position. Off by default.
+        """Receive the stream's mark. A producer that can store a text with each position at the broker overrides this.
 
         Called once, before `open_stream`. Not called in tests without a store.
         """
@@ -367,8 +366,9 @@ class SharedStreamProducer(ABC):
         The messages and keys must equal those of `open_stream`. The generator must not commit any position.
 
         Several generators may be open at once, even for one lane, and even before `open_stream` is iterated. An error
-        of one generator ends neither the others nor the group. The lane may come from JSON in the store: its lists are
-        then tuples.
+        of one generator ends neither the others nor the group.
+
+        The store keeps lanes as JSON. If a lane of `get_advance_lane` contains lists or tuples, `lane` has tuples.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
@@ -402,7 +402,7 @@ class SharedStreamProducer(ABC):
     def dump_event(self, event: Any) -> bytes | None:
         """Return an event as bytes, with all of its parts that a filter may read.
 
-        Return None for an event that need not be stored. It then counts as acked.
+        Return None for an event that need not be stored. The event then counts as acked.
         """
         raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 
@@ -439,8 +439,10 @@ class SharedStreamProducer(ABC):
         """Deliver no event of this lane now, because too many of its events are not advanced. Other lanes continue.
 
         Called only if `pauses_lanes` is True, while `open_stream` is suspended at a `yield`. `resume_lane` follows if
-        the group does not end first. The producer may forget a pause, for example when a partition is reassigned. If
-        the full lane then delivers an event, the runtime calls this method again.
+        the group does not end first.
+
+        If a paused lane delivers an event, the runtime calls this method again. So the producer may forget a pause, for
+        example when the broker reassigns a partition.
         """
 
     async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
@@ -473,7 +475,10 @@ class BaseTrigger(ABC):
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the keyword arguments (JSON) of an equal trigger. The result must never change."""
+        """Return the class path and the keyword arguments (JSON) with which a process can create an equal trigger.
+
+        Each call must return the same values, because the service identifies the trigger by these values.
+        """
 
     async def cleanup(self) -> None:  # noqa: B027  (many have no resources)
         """Release the resources of `run` or the filter. Called once when the trigger stops, even after an error.
@@ -506,13 +511,17 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """Yield events together with the bookmark that is stored with them, in one transaction.
 
         Implement this async generator instead of `run` for a trigger that reads a source by position and has no stream
-        key. The generator is resumed once the events and the bookmark are durable. If they cannot be stored, the
+        key. The generator is resumed once the events and the bookmark are durable. If the events cannot be stored, the
         generator is closed, and later started again from the last durable bookmark. So a failure neither loses nor
         repeats an event.
 
-        Each watcher has its own trigger and bookmark. The bookmark is kept if the trigger's arguments change, if
-        another instance of the service takes over the watcher, and if the watcher is removed and declared again. The
-        bookmark is deleted with the asset.
+        Each watcher has its own trigger and bookmark. The bookmark stays in these cases:
+
+        - The trigger's arguments change.
+        - Another instance of the service takes over the watcher.
+        - The watcher is removed and declared again.
+
+        The bookmark is deleted with the asset.
 
         Args:
             bookmark: The JSON value that this watcher stored last with a trigger of this class path. None: no value.
@@ -564,7 +573,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         cancelled after a few seconds, and then the source counts as unavailable.
 
         Raises:
-            ConfigurationError: A setting is wrong, whatever the broker would answer.
+            ConfigurationError: A setting is wrong.
             BrokerRefused: The broker refuses the login, or does not have the source.
             BrokerUnavailable: The broker does not answer, perhaps only from this machine.
         """
@@ -575,9 +584,10 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         The guarantee is at most once, at least once or effectively once. By default, the facts follow from the
         overridden methods. For example, a repeated message is recognised if the producer has `get_idempotency_key`.
 
-        `triggerer check` calls this method for one trigger of each stream. The service calls it before each start of a
-        trigger whose watcher declares a guarantee. The method must change nothing at the source, and is cancelled after
-        a few seconds.
+        `triggerer check` calls this method for one trigger of each stream. The service calls this method before each
+        start of a trigger whose watcher declares a guarantee. The call is cancelled after a few seconds.
+
+        The method must change nothing at the source.
 
         Args:
             ask: True: ask the source for its retention and dead letters. False: use only arguments and settings.
@@ -590,17 +600,19 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """Return the number of messages that wait at the source. None (the default): the number is not known.
 
         `triggerer watchers list --lag` calls this method for one trigger of each stream. The service never calls it.
-        The method must change nothing at the source, and is cancelled after a few seconds. If it raises, the number is
-        unknown, and the error is shown.
+        The call is cancelled after a few seconds. If the method raises, the command shows the error and no number.
+
+        The method must change nothing at the source.
         """
         return None
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Return which raw events `filter_shared_stream` needs. None: it needs all events.
 
-        Called when the filter starts. Events that are not selected count as acked for this trigger, and its filter does
-        not receive them. So select every event from which the filter makes trigger events. If a subclass overrides the
-        filter and not this method, its filter receives all events.
+        Called when the filter starts. An event that is not selected counts as acked for this trigger, and the filter
+        does not receive the event. So select every event from which the filter makes trigger events.
+
+        If a subclass overrides the filter but not this method, the subclass's filter receives all events.
         """
         return None
 
@@ -677,8 +689,10 @@ def reject_shared_stream_event(reason: str | None = None) -> None:
     """Reject the raw event that the calling filter pulled last, because the event can never be processed.
 
     The event counts as rejected, and is resolved at once. The message goes to the source's dead letters, or is set
-    aside for the watcher. The filter's child tasks, and functions in `asyncio.to_thread`, may call this function too.
-    If no event is open, because the filter has requested the next one already, the function only issues a warning.
+    aside for the watcher.
+
+    Call this function before the filter pulls the next event. Otherwise it only issues a warning. The filter's child
+    tasks, and functions in `asyncio.to_thread`, may call it, too.
 
     Args:
         reason: Shown with a message that is set aside.

@@ -1,8 +1,10 @@
 """Growing delays with full jitter between attempts.
 
-The library `stamina` does not fit, for three reasons. It uses the global random generator, so the seed of a simulation
-would not determine the delays. It only adds some jitter to the delay, so clients that failed together come back almost
-together. It cannot reset the delay after a healthy run, which most loops here need.
+The library `stamina` does not fit, for three reasons:
+
+- It uses the global random generator. A simulation needs delays that depend on its seed.
+- It adds little jitter. Clients that failed together would come back almost together.
+- It cannot reset the delay after a healthy run.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ would cost more than a successful request.
 class Backoff:
     """The delays between attempts at one task, in seconds.
 
-    Each delay is random, between zero and a ceiling that doubles with every failure, up to `longest`. So clients that
-    failed together do not retry together. If an attempt has run for `healthy_after` seconds or more before it failed,
-    the ceiling begins with `first` again.
+    Each delay is random, between zero and a ceiling. So clients that failed together do not retry together. The ceiling
+    doubles with every failure, from `first` up to `longest`. After an attempt that ran for at least `healthy_after`
+    seconds, the ceiling is `first` again.
 
     Source: "Exponential backoff and jitter", AWS Architecture Blog, 2015.
     """

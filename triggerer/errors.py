@@ -190,8 +190,8 @@ class AckTimeout(PluginError):
 class SubscriberOverflow(PluginError):
     """A subscriber held up its stream: its queue stayed full, or its unresolved messages reached a limit of the stream.
 
-    A subscriber with a full queue fails after `shared_stream_overflow_grace`. A subscriber that can fall behind alone
-    usually fails at once, if other subscribers of the stream wait for more messages.
+    The subscriber fails once its queue has been full for `shared_stream_overflow_grace`. If its watcher can fall behind
+    alone, the subscriber usually fails as soon as a sibling waits for more messages.
     """
 
 
@@ -234,8 +234,8 @@ class StoreUnavailable(TransientStoreError):
 class StoreRefused(StoreUnavailable, ConfigurationError):
     """The database cannot be used until an operator corrects the login, its rights, the tables or the database's file.
 
-    If the error persists at the start, the service does not start. A service that runs treats it as an outage and tries
-    again, because the reason may pass: a password was rotated, or a server failed over.
+    A service does not start while the error persists. A running service tries again, as in an outage, because the
+    reason may pass: a password was rotated, or a server failed over.
     """
 
 
@@ -338,14 +338,14 @@ class TooManyRequests(RequestError):
 
 
 class ServerBusy(RequestError):
-    """The API cannot answer now: it is overloaded, or a server that it needs does not answer.
+    """The API is overloaded, or an executor, the bucket of logs or the OpenID Connect provider does not answer.
 
-    Such a server is the executor with a run's log, or the OpenID Connect provider. `Retry-After` says when to retry.
+    `Retry-After` says when to retry.
     """
 
 
 class ServiceAway(TriggererError):
-    """No process of the service answers at its socket in `home`. It is down, or runs as another user."""
+    """No process of the service answers at its socket in `home`. The service is down, or runs as another user."""
 
 
 class InternalError(TriggererError):

@@ -6,7 +6,7 @@ from importlib import import_module
 
 
 def http_errors() -> tuple[type[Exception], ...]:
-    """Return the error classes for a missing answer and for an invalid URL, of each library that is installed."""
+    """Return each installed library's error classes for a request that gets no answer, and for an invalid URL."""
     found: list[type[Exception]] = []
     for name in ("httpx2", "httpx"):
         try:

@@ -1,8 +1,9 @@
 """Partitions for DAG authors: mappers, windows and wait policies.
 
-A mapper turns an event's partition key into the keys of the runs that use the event. A window lists the parts of a
-period, such as the hours of a day. A roll-up collects the events of a window in one run. A wait policy says when that
-run may start.
+- A mapper turns an event's partition key into the keys of the runs that use the event.
+- A window lists the parts of a period, such as the hours of a day.
+- A roll-up collects the events of a window in one run.
+- A wait policy says when the run of a roll-up may start.
 """
 
 from triggerer.domain.partitions import (

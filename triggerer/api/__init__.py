@@ -3,8 +3,11 @@
 `triggerer standalone` binds the socket, and starts the API's process at the first connection (`[api] start`). The
 command `triggerer api` runs the API without the other parts of the service, and needs PostgreSQL.
 
-A request first passes the gate (`gate`), which checks the host and the path. Litestar then finds the route. The guard
-(`access.authorizing`) checks the token or session, the role and the rate. Last, a handler in `routes` calls
-`triggerer.store` or `triggerer.operations`, as the commands do. So an answer has the fields that a command prints with
-`--json`.
+The steps of a request:
+
+1. The gate (`gate`) checks the host and the path.
+2. Litestar finds the route.
+3. The guard (`access.authorizing`) checks the token or session, the role and the rate.
+4. A handler in `routes` calls `triggerer.store` or `triggerer.operations`. The commands call the same functions, so an
+   answer has the fields that a command prints with `--json`.
 """

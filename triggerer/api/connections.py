@@ -1,7 +1,7 @@
 """Limits the connections of the API: their number, and the time until a connection has sent its first request.
 
-uvicorn itself does not limit connections that send nothing. Only this module uses uvicorn's protocol class. A test
-fails if a new version of uvicorn changes what this module uses.
+uvicorn itself does not limit connections that send nothing. So this module extends uvicorn's protocol class. A test
+fails if a new version of uvicorn changes the parts of that class that this module uses.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
 class DatabaseUse:
     """Gives requests access to the database: few requests at once, and each for a short time.
 
-    A long read would slow down all queries, because PostgreSQL cannot remove old versions of rows (vacuum) during it.
+    During a long read, PostgreSQL cannot remove old versions of rows (vacuum). The old versions slow down all queries.
     """
 
     def __init__(self, database: Database) -> None:

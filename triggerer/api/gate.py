@@ -112,7 +112,7 @@ def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
 
 
 def _readable(raw: bytes) -> str:
-    """Return the percent-decoded path. A slash that the client wrote as `%2F` becomes `SLASH`.
+    """Return the percent-decoded path. A slash that the client wrote as `%2F` is no separator, and becomes `SLASH`.
 
     Raises:
         BadRequest: The path is not UTF-8, or contains a character that cannot be printed.
@@ -163,8 +163,8 @@ class _Answer:
             if b"cache-control" not in present:
                 headers.append((b"cache-control", _NO_CACHE))
             message["headers"] = headers
-            # Do not send the headers yet: the ETag is computed from the body, which comes next. A streamed answer has
-            # no length. It gets no ETag, and its headers are sent now, because its first bytes may come much later.
+            # Do not send the headers yet: the ETag is computed from the body, which comes next. Exception: send the
+            # headers of a streamed answer (without a length) now, because its first bytes may come much later.
             is_whole = b"content-length" in present
             if self._is_read and is_whole and message["status"] == 200 and b"etag" not in present:
                 self._start = message

@@ -84,7 +84,7 @@ def _nothing() -> Provide:
 
 
 def completed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Add the errors and the status 304 to each route of the schema, and the ways to sign in."""
+    """Return the schema with the ways to sign in, and with the errors and the status 304 of each route."""
     schema = orjson.loads(orjson.dumps(schema, default=str))
     components = schema.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = _PROBLEM

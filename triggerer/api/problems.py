@@ -1,4 +1,4 @@
-"""Turns errors into problem details (RFC 9457). A table has the status of the answer for each class of error."""
+"""Turns errors into problem details (RFC 9457). A table maps each class of error to a status."""
 
 from __future__ import annotations
 

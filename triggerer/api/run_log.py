@@ -52,9 +52,9 @@ class LogPart:
     """Whether the bytes are of the copy in the bucket. A copy has no holes, so it may be shorter than the log."""
 
     def is_of_same_log(self, earlier: LogPart) -> bool:
-        """Return whether this is a part of the log from which `earlier` was read before.
+        """Return whether this part and the earlier part belong to one log.
 
-        It is not if another executor writes the log of the next attempt, or if the file was truncated or replaced.
+        False if the run's next attempt writes another log, or if the file was truncated or replaced.
         """
         pairs = [(self.path, earlier.path)]
         if not (self.is_here and earlier.is_here):
@@ -125,10 +125,10 @@ class LogReader:
 
 
 class GrowingLog:
-    """Reads a log as it grows. If another log takes its place, that log is read from its beginning.
+    """Reads a log as it grows. If the run's next attempt writes another log, that log is read from its beginning.
 
     Args:
-        first: Names the log, and the position at which the reading begins.
+        first: The part of the log that was read last. The reading begins at the start of this part.
     """
 
     def __init__(self, log: LogReader, first: LogPart) -> None:
@@ -137,7 +137,7 @@ class GrowingLog:
         self._position = first.start
 
     async def read_on(self, limit: int) -> bytes | None:
-        """Return the next bytes, or None if the log has no further bytes yet. Bytes of holes are left out.
+        """Return the next bytes, or None if the log has no further bytes yet. Cut bytes (holes) are left out.
 
         Raises:
             TriggererError, ServerBusy: See `LogReader.read`.
@@ -193,7 +193,7 @@ def _read_here(path: str, executor: str | None, start: int, limit: int) -> LogPa
         size = log.seek(0, 2)
         first = max(0, size + start) if start < 0 else start
         if first >= size:
-            # `first` may be a number that no file position can have.
+            # Do not seek: `first` comes from the client, and may be too large for a file position.
             return LogPart(first, size, b"", None, path, _host_of(executor), is_here=True)
         hole = next_hole(log.fileno(), first)
         log.seek(first)

@@ -109,6 +109,6 @@ def _config(app: Any, certificate: Certificate | None) -> uvicorn.Config:
         h11_max_incomplete_event_size=32 * 1024,
     )
     config.load()
-    # Not uvicorn's own TLS context: it allows old cipher suites, and asks for a key's password on the terminal.
+    # Replace uvicorn's TLS context, which allows old cipher suites, and asks for a key's password on the terminal.
     config.ssl = None if certificate is None else certificate.context
     return config

@@ -34,9 +34,10 @@ def migrate(
 ) -> None:
     """Upgrade the schema to this release; do nothing if it is up to date.
 
-    `--before` is the default: services of the previous release still work with the upgraded schema. Each service
-    performs this upgrade itself when it starts. `--after` is refused while services of the previous release are
-    registered.
+    `--before` (the default) only adds to the tables, so services of the previous release still work. Each service
+    performs this upgrade itself when it starts.
+
+    `--after` removes what only older releases use. It is refused while services of the previous release are registered.
     """
 
     async def work(database: Database) -> tuple[bool, str, SchemaStatus]:
@@ -107,9 +108,10 @@ def clean(
 
     The scheduler does this each night, by the ages in the section `retention`. This command does it now.
 
-    An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset. It
-    also stays while its message is stored or parked, or may be delivered again. Without the event, that message would
-    make a second event.
+    An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset.
+
+    An asset event also stays while its message may be processed again: the broker may redeliver the message, or the
+    message is stored or parked. Without the old event, the message would create a second event.
     """
     instant = None if before is None else options.parse_instant_or_age(before, "--before")
     settings = settings_for(config)

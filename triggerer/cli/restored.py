@@ -49,12 +49,13 @@ def restored(
 ) -> None:
     """Set the watchers of logs back, after the database was restored from a backup. Stop every service first.
 
-    The broker's positions are newer than the backup, so without this command watchers fail or skip messages. At the
-    next start of the service, each watcher of a log (Kafka) first reads the messages again that were published since
-    the backup time minus --margin. A message that has an event makes no second event.
+    The broker's positions are newer than the backup. Without this command, watchers would fail or skip messages.
 
-    The command prints which messages each watcher will read again. It also prints the runs that will execute again, if
-    their logs are on this machine. The command can be repeated.
+    At the next start of the service, each watcher of a log (Kafka) first reads messages again: all that were published
+    since the backup time minus --margin. A message that already has an event creates no second event.
+
+    The command prints the messages that each watcher will read again. It also prints the runs that will execute again,
+    if their logs are on this machine. The command can be repeated.
     """
     instant = options.parse_instant(backup_time, "--backup-time")
     assert instant is not None

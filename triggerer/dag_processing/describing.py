@@ -186,7 +186,7 @@ def _doubted_start(dag: DAG) -> Iterator[str]:
         restriction = TimeRestriction(_utc(dag.start_date), _utc(dag.end_date), catchup)
         return next_info(dag.schedule, None, restriction) is not None
 
-    # Call the timetable even if the DAG has a start date, because the call also shows whether the timetable raises.
+    # Call the timetable even if the DAG has a start date, because a timetable that raises must be reported, too.
     is_silent = not is_asked_for(catchup=dag.catchup)
     if is_silent and dag.catchup and dag.start_date is None and is_asked_for(catchup=False):
         yield "with catchup=True its timetable asks for no run unless a start_date says where to begin"
@@ -291,8 +291,8 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # The bookmark belongs to this watcher alone. The trigger's digest includes the watcher, so no other watcher
-        # shares the trigger. The stream's digest is the watcher's, so it stays the same if the arguments change.
+        # Two watchers must not share a bookmark. So the trigger's digest includes the watcher's digest.
+        # The bookmark must survive a change of the arguments. So the watcher's digest alone names the stream.
         name = stream_name(again.describe_stream(), classpath)
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)
@@ -314,8 +314,9 @@ def _stream_of(key: Hashable | None, digest: str, identity: str | None) -> str:
     """Return the digest of a watcher's stream.
 
     Args:
+        key: The stream key; None if the trigger has no shared stream.
         digest: The trigger's digest.
-        identity: The watcher's digest, if its trigger has a bookmark.
+        identity: The watcher's digest; None if the trigger has no bookmark.
     """
     if identity is not None:
         return f"watcher-{identity}"

@@ -68,8 +68,8 @@ class _Fork:
 class ForkPool:
     """Calls `function(path)` for several paths at once, each call in a fork of its own.
 
-    The calling process must have a single thread, and no other children. Closing the pool kills the running forks.
-    When a fork ends, its descendants are killed, even detached ones if the kernel allows it (`adopt_orphans`).
+    The calling process must have a single thread, and no other children, because the pool kills unknown children. When
+    a fork ends, its descendants are killed, even detached ones if the kernel allows it (`adopt_orphans`).
 
     Args:
         function: Its return value must be JSON.
@@ -215,7 +215,7 @@ def _be_the_fork(
     lifeline: int,
     not_ours: Sequence[int],
 ) -> None:
-    """Run the function and end the process. Never returns, because the callers on the stack are the parent's code."""
+    """Run the function and end the process. Never returns: otherwise the fork would execute the parser's code."""
     code = 1
     try:
         # The fork leads a process group. Killing the group also kills the processes that the file has started.
@@ -298,7 +298,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
 
 
 def _kill(fork: _Fork) -> None:
-    # Kill the fork by its own id too: it creates its process group itself, and may not have done so yet.
+    # The fork creates its own process group. It may not have created the group yet, so also kill the fork alone.
     with suppress(ProcessLookupError):
         os.killpg(fork.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

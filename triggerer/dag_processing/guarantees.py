@@ -47,9 +47,9 @@ async def check_guarantees(
     ask: bool,
     allowed_modules: tuple[str, ...] = (),
 ) -> CheckedGuarantees:
-    """Compute the guarantee of each watcher. One trigger is made for each stream; all streams are checked concurrently.
+    """Compute the guarantee of each watcher. All streams are checked concurrently.
 
-    The code of users' triggers runs in this process, as in `check_sources`.
+    The users' triggers are created in this process, one for each stream.
 
     Args:
         ask: True to query the brokers, for example for a retention time. If a broker is unavailable, the guarantee is

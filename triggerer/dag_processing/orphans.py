@@ -1,8 +1,7 @@
 """Kills processes that a DAG file detached while it was read, because they would outlive the service.
 
-A process that leaves its group (`setsid`) is not killed with the group. When its parent ends, the kernel makes it a
-child of the nearest ancestor that adopts orphans, or else of process 1. The parser and its forks adopt orphans. So once
-a fork has ended, its detached processes are children of the parser, which kills them.
+A process that leaves its group (`setsid`) is not killed with the group. The parser and its forks adopt orphans. So when
+a fork ends, the kernel makes the processes that are left behind children of the parser. The parser kills these.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Orphans:
     """Kills the children that this process has not started itself.
 
     Args:
-        selector: Reports when an orphan has ended. The data of the reported key is the `Orphan`, for `reap`.
+        selector: Selects an orphan's `pidfd` when the orphan has ended. Then call `reap` with the key's data.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:

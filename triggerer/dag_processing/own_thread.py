@@ -25,10 +25,9 @@ class OwnThread:
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call the function once a thread is available, and return its result.
 
-        The function must not raise RuntimeError. Python raises this error if no thread can be started, so `call` tries
-        again.
+        The function must not raise RuntimeError, because `call` would call the function again.
 
-        Cancellation: The call continues, and nobody waits for it.
+        Cancellation: The call continues, and its result is dropped.
         """
 
         async def attempt() -> T:

@@ -50,7 +50,7 @@ class ParserSettings:
 
 
 class ParserProcess:
-    """A series of parsers. When one dies, the next receives the files that the dead one had not begun to read.
+    """A series of parsers. When a parser dies, the next parser receives the files that the first had not begun to read.
 
     Args:
         deliver: Called with the definitions of a file.
@@ -150,9 +150,11 @@ class ParserProcess:
             await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
     def _bury(self, process: ChildProcess) -> None:
-        """Let the next parser read the files that this parser had not begun to read."""
-        # Only the forks run users' code, not the parser itself. So the parser was killed by the kernel, by an operator
-        # or by a file's code in a fork.
+        """Let the next parser read the files that this parser had not begun to read.
+
+        The parser runs users' code only in forks, but that code can kill the parser. So the next parser does not
+        receive the files that were being read.
+        """
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
         _log.warning(

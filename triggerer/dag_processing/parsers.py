@@ -20,11 +20,10 @@ _ATTEMPTS: Final = 3
 
 
 class Parsers:
-    """One parser for all files, and a second one, on demand, for files that may have ended a parser.
+    """One parser for all files, and on demand a second parser, for files that a parser was reading when it died.
 
-    When a parser dies, the cause is seldom known: one of its files, a lack of memory, or a signal from an operator. So
-    the second parser reads the suspected files again, one at a time. A file is broken once three parsers have died
-    while they read it.
+    Any of these files may have killed the parser, but so may a lack of memory, or an operator. So the second parser
+    reads the files again, one at a time. A file counts as broken once three parsers have died while reading it.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:

@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 # How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# The first delay between scans while something in the folder is unreadable: the operating system does not report when a
-# file becomes readable. The delay doubles with each scan, up to the interval of other scans.
+# The operating system does not report when a file becomes readable. So while a file is unreadable, the folder is
+# scanned after this delay. The delay doubles with each scan, up to the interval of other scans.
 _RETRY_S: Final = 5.0
 
 
@@ -58,10 +58,10 @@ class DagProcessor:
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
         pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
-        file_timeout: If a file takes longer to import, the import is stopped, and the file is shown as broken. A new
-            stream is opened once all files have been read, or at the latest after this time.
-        removal_grace: A file that is missing for this time counts as deleted. A deployment may need this time to
-            replace a file.
+        file_timeout: If a file takes longer to import, the import is stopped, and the file is shown as broken. Also the
+            longest time that a new stream waits until all files have been read.
+        removal_grace: A file that is missing for this time counts as deleted. Until then, a deployment may be replacing
+            the file.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class DagProcessor:
         """
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._parser.run)
-            # The watch is set up in the task's first step, before the first scan, so that no change is missed.
+            # `checkpoint` lets the watch start before the first scan. Otherwise changes after the scan could be missed.
             tasks.start_soon(self._watch.run)
             await checkpoint()
             # Write even if no file has changed, because files may have been deleted while no service ran.

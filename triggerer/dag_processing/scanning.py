@@ -47,11 +47,11 @@ class Scanned:
 def scan(folder: Path) -> Scanned:
     """Scan the folder, which may change, move or vanish during the scan. Nothing in the folder raises an error.
 
-    Files and folders whose names begin with a dot are left out, because a mounted ConfigMap keeps old versions in such
-    folders. A link to a folder that contains the link is not followed.
+    Files and folders whose names begin with a dot are left out, because a mounted ConfigMap keeps old versions there.
+    A link to a folder that contains the link is not followed.
 
-    The result calls a file unreadable, and not gone, if a folder lists it but the system then reports no such file.
-    Otherwise all files would seem deleted if the folder vanished during the scan.
+    If a folder lists a file that does not exist a moment later, the file counts as unreadable. If it counted as gone,
+    a folder that vanishes during the scan would delete all definitions.
     """
     found = _scan_once(folder)
     # A file that is deleted after it was listed seems unreadable. A second scan shows that it is gone.

@@ -26,11 +26,10 @@ class _FolderId(NamedTuple):
 
 
 class FolderWatch:
-    """Calls `on_change` when something below the folder may have changed. The caller finds out the details.
+    """Calls `on_change` when something below the folder may have changed.
 
-    The operating system watches a folder, not a path. It does not report when the folder is moved away, when a link in
-    the path is switched, or when a file system is mounted at the path. So the path is looked up once a second. If the
-    path leads to another folder, the watch moves there, and `on_change` is called.
+    The operating system watches a folder, not a path. After a move or a mount, the path may lead to another folder. So
+    the path is looked up once a second. The watch then moves to the other folder, and calls `on_change`.
 
     Args:
         interval_s: How long to wait after a watch failed before trying again.

@@ -1,13 +1,13 @@
-"""Decides from a DAG's snapshot which runs must be created, and what delays the run after them.
+"""Decides from a DAG's snapshot which runs to create, and why no further run is created.
 
-A snapshot is what the database knew about a DAG at one instant. A look is the decision about one snapshot.
-`triggerer why-not` shows a look.
+A snapshot is what the database knew about a DAG at one instant. This instant counts as the present time. A look is the
+decision about one snapshot. `triggerer why-not` shows a look.
 
-This module uses no database. The present time is part of the snapshot. The host's clock is read only to evaluate
-timetables. The code that creates the runs decides nothing. By a lock or by the version of the DAG's row, it only checks
-that the row has not changed since the snapshot.
+This module uses no database. It reads the host's clock only to evaluate timetables. The code that creates the runs
+makes no decisions. It only ensures that the DAG's row has not changed since the snapshot, by a lock or by the row's
+version.
 
-One decision is made in `dividing.py`, when events of a partition key arrive: the time at which the key's run is due.
+Exception: `dividing.py` decides when the run of a partition key is due, as soon as events of the key arrive.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _MOST_SKIPPED: Final = 10_000
 
 
 def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
-    """Return the runs to create now, and what delays the run after them.
+    """Return the runs to create now, and the reasons why no further run is created.
 
     Args:
         at_most: The most runs to return.
-        bound: The number at which the snapshot stopped counting the queued events of an asset.
+        bound: The most queued events of an asset that the snapshot counts.
     Raises:
         Exception: A timetable from a plugin failed.
     """
@@ -155,9 +155,9 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    Each look asks the timetable again. But some timetables never name a run in the past. They would lose a run that
-    became due while no scheduler was running. So the database stores each timetable's last answer. If the stored run is
-    due and the newly named run is not, the stored run comes next.
+    Each look asks the timetable for the next run. Some timetables never return a run in the past. They would lose a run
+    that became due while no scheduler was running. So the database stores the last answer. A stored run that is due
+    comes before a new answer that is not.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:

@@ -1,7 +1,7 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key can start.
 
-An event for several keys has one share in each key. New events are divided in the transaction that creates the runs,
-under the lock of the DAG's row. Their shares are stored, so the next look need not divide all waiting events again.
+An event for several keys has one share in each key. The transaction that creates the runs divides the new events, under
+the lock of the DAG's row. It stores their shares, so the next look divides only events that arrive later.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
 
     Args:
         rows: The result of `lock_and_read`.
-        limit: The most runs that one look creates. Of each DAG, `limit` + 1 keys are read, to see if more runs are due.
+        limit: The most runs that one look creates. One more key is read for each DAG, to see if more runs are due.
     """
     partitioned = {row.dag_id: row for row in rows if row.is_partitioned}
     if not partitioned:
@@ -111,9 +111,9 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # After the database's clock was set back, due times that were stored earlier are too late, and must be computed
-    # again. They lie in the future, and `due` is sorted by due time. So search for them only if the last time in `due`
-    # lies in the future, or if `due` may lack some keys.
+    # If the database's clock was set back, due times from before are too late, and must be computed again. These times
+    # lie in the future. `due` is sorted by time. So if its last time is past, and `due` contains all keys, skip the
+    # search.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -180,9 +180,9 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # The clock was set back after these parts arrived, so `key_record` counts their deadlines from the present
-        # instant instead of `first_at`. Store this instant as `first_at`. Otherwise each further event would count from
-        # a later instant, and so postpone the deadlines.
+        # The clock was set back after these parts arrived, so `key_record` counts their deadlines from `row.now`. Store
+        # `row.now` as their `first_at`. Otherwise the next event would count from a later `row.now`, and so postpone
+        # the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -225,7 +225,7 @@ def key_record(
     now: datetime,
     quiet_period: timedelta | None,
 ) -> KeyRecord:
-    """Return the record to store for a key that received events, or whose deadlines restart.
+    """Return the record to store for a key, after events have arrived for the key, or after the clock was set back.
 
     Args:
         parts: The key's parts that have arrived for its next run, such as the hours of a day.

@@ -212,12 +212,10 @@ async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, in
 
 
 async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> list[Hold]:
-    """Return why queued runs do not start, except that they wait for a pool.
-
-    An earlier attempt may still be at work, the file may not load, or no worker may be free.
+    """Return why queued runs wait: an earlier attempt is still at work, the file does not load, or no worker is free.
 
     Args:
-        without: The number of queued runs that wait for a pool. A free worker would not start them.
+        without: The number of queued runs that wait for a pool. They do not count as runs that wait for a worker.
     """
     blocked = await blocked_runs(session, dag_id)
     holds = [Hold.attempt(run_id, what) for run_id, what in blocked.items()]

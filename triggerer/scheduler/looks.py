@@ -1,6 +1,6 @@
 """The input of `decide`, a snapshot of a DAG, and its result, a look.
 
-A look names the runs to create now, and the reasons (holds) that delay the run after them.
+A look names the runs to create now, and the reasons (holds) why no further run is created.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Look:
     runs: tuple[NewRun, ...] = ()
     """The runs to create now, in order."""
     holds: tuple[Hold, ...] = ()
-    """The reasons that delay the run after `runs`."""
+    """The reasons why no further run is created."""
     next_info: DagRunInfo | None = None
     """The run that the timetable asks for after `runs`, due or not. None: there is no such run, or no timetable."""
     is_cut_short: bool = False

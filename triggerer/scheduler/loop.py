@@ -39,17 +39,20 @@ _MAX_DAGS: Final = 100
 class Scheduler:
     """Creates the runs that assets and timetables ask for. Several schedulers can run at once.
 
-    No two schedulers create the same run. A scheduler locks the DAG's row while it decides, or creates the run only if
-    the row has not changed since it was read. The id of a timed run contains its instant, so a second run for the
-    instant cannot be inserted. One transaction creates a run and takes its events. So no two runs of a DAG take the
-    same event, except runs of different partition keys. The scheduler never loads a DAG's file.
+    No two schedulers create the same run:
 
-    The scheduler sleeps until a commit wakes it, or until an alarm, such as the time of a DAG's next timed run or the
-    end of its `min_run_gap`. Alarms are computed from the database's time, and awaited by a monotonic clock.
+    - A scheduler locks the DAG's row while it decides, or creates the run only if the row is unchanged since the read.
+    - The id of a timed run contains its instant. So the database refuses a second run for the instant.
+    - One transaction creates a run and takes its events. So no other run of the DAG takes an event again, except runs
+      of other partition keys.
 
-    Every `sweep_interval`, a sweep reads from the database which DAGs have queued events and when timed runs are due.
-    So the sweep finds events whose wake-up was lost. If the clock of the database or of the host was set, the sweep
-    makes all timed DAGs ready for a look.
+    The scheduler sleeps until a commit wakes it, or until an alarm, such as the end of a DAG's `min_run_gap`. The
+    database's time determines the alarms. A monotonic clock measures the sleep.
+
+    Every `sweep_interval`, a sweep reads which DAGs have queued events, and when timed runs are due. So events whose
+    wake-up was lost are found. After a clock was set, the sweep makes all timed DAGs ready for a look.
+
+    The scheduler never loads a DAG's file.
 
     Args:
         wakeups: By default `database.wakeups`.
@@ -189,9 +192,9 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # If a clock was set, look at all timed DAGs again. If the database's clock was set forward, a DAG may be due
-        # long before its alarm. If the host's clock was wrong, timetables may have answered wrongly. The first sweep
-        # looks at all timed DAGs too, because a clock may have been set while no scheduler was running.
+        # Look at all timed DAGs again if a clock was set. After the database's clock was set forward, a DAG may be due
+        # before its alarm. While the host's clock was wrong, timetables may have answered wrongly. At the first sweep
+        # this is unknown, because a clock may have been set while no scheduler was running.
         ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None
@@ -215,9 +218,9 @@ class Scheduler:
         return await self._plan_locked(chunk)
 
     async def _plan_locked(self, chunk: Sequence[str]) -> Plan:
-        # Usually a plan skips rows that other schedulers have locked, and their DAGs stay ready. If all rows are
-        # locked, skipping would make the loop spin until the locks are free. So a plan waits for the locks if it has a
-        # single DAG, or if all DAGs of the previous chunk were locked.
+        # Usually a plan skips DAGs that other schedulers have locked. The skipped DAGs stay ready. But if all DAGs are
+        # locked, the loop would spin until the locks are free. So the plan waits for the locks if the chunk is a single
+        # DAG, or if all DAGs of the previous chunk were locked.
         waits = len(chunk) == 1 or self._waits
         return await self._database.perform(plan_locked(chunk, limit=self._limit, waits=waits))
 

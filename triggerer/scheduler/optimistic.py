@@ -29,13 +29,11 @@ from triggerer.store.runs.creation.planned_runs import (
 
 
 class OptimisticPlanner:
-    """Plans one DAG or many in two round trips to the database.
+    """Plans one DAG or many in two round trips to the database. With a lock: three, and one more for each run.
 
-    A plan with a lock takes three round trips, and one more for each run.
-
-    The runs are created only if the DAG's row has not changed since the look. The row changes with every plan that
-    creates a run, and with every change of the DAG. It does not change when an event arrives or a run ends, because the
-    planned run is still right then.
+    The runs are created only if the DAG's row has not changed since the look. Each plan that creates a run changes the
+    row, and so does each change of the DAG. An event or the end of a run leaves the row unchanged: the planned run is
+    still right.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
@@ -168,7 +166,8 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
 def _with_created(found: Look, created: dict[str, int]) -> Look:
     """Mark a DAG for another look if fewer runs were created than planned.
 
-    A planned run is not created if the DAG already has a run with the same id. Its events, if any, are still queued.
+    A planned run is not created if the DAG already has a run with the same id. The events for the planned run are then
+    still queued.
     """
     is_short = created.get(found.dag_id, len(found.runs)) < len(found.runs)
     return replace(found, is_cut_short=True) if is_short else found

@@ -22,8 +22,8 @@ from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
-# A snapshot counts at most 1,000 queued events of each asset. If there are more, and the DAG has `events_per_run`, the
-# scheduler looks at the DAG again once it has created the first runs.
+# A snapshot counts at most 1,000 queued events of each asset. More events can mean more runs (`events_per_run`). Then
+# the scheduler creates the runs that it has found, and looks at the DAG again.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 
@@ -101,13 +101,13 @@ def evaluate(
 
 
 def _runs_per_round(limit: int, dags: int) -> list[int]:
-    """Return how many runs to look for in the first round, and in a second round for DAGs with more due runs.
+    """Return how many runs a look finds at most, for each round of looks.
 
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due.
+    The second round is for DAGs with more due runs.
 
-    In a single round, each look would have to find `limit` runs, although most of them would not be created. Each run
-    costs a call of a timetable. When single rounds were measured with 32 DAGs and a limit of 32, these calls took half
-    of the plan's time.
+    In a single round, each look would find up to `limit` runs, and most of these runs would not be created. Each costs
+    a call of a timetable: half of the plan's time, with 32 DAGs and a limit of 32.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
@@ -166,8 +166,8 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
             interval=interval,
             partition_key=run.partition_key,
         )
-        # Each run gets a later `run_after` than the run before it. So their ids, which contain `run_after`, differ, and
-        # the runs stay in the order of their events.
+        # Each run gets a later `run_after` than the run before it. A run's id contains `run_after`, so the ids differ.
+        # The runs stay in the order of their events.
         least = made.run_after + _TICK
         created += 1
     has_scheduled = any(run.run_type is RunType.SCHEDULED for run in found.runs)

@@ -14,9 +14,11 @@ from itertools import islice
 class ReadyQueue:
     """Ready DAGs, oldest first, in two queues that take turns.
 
-    One queue holds DAGs that became ready by an event, the end of a run or a change of the DAG. The other queue holds
-    DAGs that became ready by the clock. Transactions take DAGs from the two queues in turn. So a thousand DAGs that
-    are due at midnight do not keep a new event waiting. A DAG with more to do goes to the end of its queue.
+    - The queue of events contains DAGs that became ready by an event, the end of a run or a change of the DAG.
+    - The clock's queue contains DAGs that became ready by the clock.
+
+    Because of the turns, a thousand DAGs that are due at midnight do not keep a new event waiting. A DAG that needs
+    another look goes to the end of its queue.
     """
 
     def __init__(self) -> None:
@@ -43,11 +45,11 @@ class ReadyQueue:
         queue.update(dict.fromkeys((*first, *others)))
 
     def take(self, by_event: int, *, by_clock: int) -> tuple[list[str], bool]:
-        """Take DAGs from the queue whose turn it is. Return the DAGs, and True if they come from the clock's queue.
+        """Take DAGs from the next queue that is not empty. Return the DAGs, and True if it was the clock's queue.
 
         Args:
-            by_event: The most DAGs to take from the queue of events.
-            by_clock: The most DAGs to take from the clock's queue.
+            by_event: The most DAGs to take if it is the turn of the queue of events.
+            by_clock: The most DAGs to take if it is the turn of the clock's queue.
         """
         if not self._queues[self._turn]:
             self._turn = 1 - self._turn

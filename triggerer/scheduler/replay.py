@@ -67,8 +67,8 @@ class RecordedEvent:
 class ClockSetBack:
     """The moment at which the database's clock was set back.
 
-    Events that were recorded before this moment may have later timestamps. The caller of `replay` must have replaced
-    such timestamps.
+    Events that were recorded before this moment may have later timestamps. Correct these timestamps before you call
+    `replay`.
     """
 
     after_id: int
@@ -124,8 +124,8 @@ def replay(
     Args:
         events: The events between `since` and `until`, in the order of recording.
         members: The assets that each alias resolves to. Their events count for the alias.
-        set_back: When the clock was set back, or None if it was not. At that moment, a `min_run_gap` or `quiet_period`
-            under way ends, and the deadlines of partition keys restart.
+        set_back: When the clock was set back; None: never. At that moment, a current `min_run_gap` or `quiet_period`
+            ends, and the deadlines of partition keys restart.
     Raises:
         Exception: A timetable from a plugin failed.
     """
@@ -280,7 +280,7 @@ class _Replay:
         )
 
     def _pass_over_missed(self, now: datetime) -> None:
-        """Skip to the timetable's last run that is due. Without catch-up, the due runs before it are not created."""
+        """Skip all intervals that are due already. Without catch-up, the scheduler creates no runs for them."""
         restriction = TimeRestriction(self._earliest(), self.definition.end_date, catchup=True)
         for _ in range(MOST_RUNS):
             info = next_info(self.definition.schedule, self.last_interval, restriction)

@@ -102,8 +102,8 @@ async def _closed(child: ChildProcess) -> AsyncIterator[None]:
 async def prepare_access(settings: Settings, database: Database, url: str) -> None:
     """Log the web page's address. If there is no token yet, write a first administrator's token to `home/api-token`.
 
-    In that case, if standard error is a terminal, a link that signs in once is shown there. The link is never logged,
-    because other people read logs.
+    With the first token, a terminal at standard error also shows a link that signs in once. Other people read logs, so
+    the link is never logged.
 
     Raises:
         ConfigurationError: The file cannot be written; no token was stored.

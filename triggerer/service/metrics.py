@@ -85,8 +85,8 @@ class StreamMetrics:
     def _count_acked(self, live: StreamLive) -> int:
         """Return the number of acked messages. While a stream lives, the number never falls from scrape to scrape.
 
-        The number is `advanced` minus `rejected` minus `failed`. This difference can fall, because a message counts as
-        failed before it counts as advanced. Then the number of the last scrape is returned again.
+        The number is `advanced` minus `rejected` minus `failed`. A message counts as failed before it counts as
+        advanced, so this difference can fall. In that case, return the number of the last scrape.
         """
         acked = max(live.advanced - live.rejected - live.failed, 0)
         consumed, before = self._acked.get(live.stream, (0, 0))
@@ -97,7 +97,7 @@ class StreamMetrics:
 
 
 def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
-    """Return the streams with series of their own, and one sum of all other streams."""
+    """Return up to `MOST_STREAMS` streams, each with series of its own. One further item is the sum of the others."""
     # Sort by name, so that streams do not move between their own series and the sum from scrape to scrape.
     named: dict[str, StreamLive] = {}
     for live in streams:
@@ -160,9 +160,9 @@ def _samples_of(live: StreamLive, acked: int) -> Iterable[Sample]:
 
 
 class DatabaseGauges:
-    """Reads the gauges of the database at most every 15 s, and only while somebody scrapes.
+    """Reads the gauges of the database at most every 15 s, and only while a client scrapes `/metrics`.
 
-    A scrape itself returns the values that were read last, and never queries the database.
+    A scrape returns the values that were read last, so it never waits for the database.
     """
 
     def __init__(self, database: Database, bounds: ParkedBounds) -> None:

@@ -86,8 +86,8 @@ async def start_parts(
             await workers.start(unless_it_returns, "retention of logs", retention.run)
     from triggerer.store.schema.compatibility import SchemaWatch
 
-    # `SchemaWatch` runs in the group `workers`. If it fails, the parts in this group stop first, as after a signal.
-    # Meanwhile the tasks in the group `background` run, because the parts need them to finish their work.
+    # If `SchemaWatch` fails, all parts in the group `workers` stop, as after a signal. The parts need the tasks in the
+    # group `background` to finish their work, so `SchemaWatch` must not end that group.
     await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 
@@ -203,8 +203,7 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
             allowed_modules=core.allowed_trigger_modules,
             log=core,
         ),
-        # The timeout of the DAG processor is long enough for the host: the DAG processor has imported the trigger's
-        # class within this time.
+        # The DAG processor has imported the trigger's class within this time, so the host needs no longer.
         load_timeout=settings.dag_processor.parse_timeout,
         ack_timeout=chosen.shared_stream_ack_timeout,
     )

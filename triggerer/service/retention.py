@@ -41,8 +41,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: If the last cleaning lies in the future, because the database's clock was set back, nights are counted
-            from this instant. None: from the first check.
+        since: Replaces the time of the last cleaning if that time lies in the future, because the database's clock was
+            set back. None: the time of the first check.
     """
 
     def __init__(
@@ -117,8 +117,7 @@ class Retention:
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
-        # If the clock was set back, the last cleaning may be in the future. In this case, count the nights since the
-        # first check.
+        # If the clock was set back, the last cleaning may lie in the future. Then the first check counts instead.
         return night_after(last if last <= now else self._since) <= now
 
     async def _cut(self, state: CleaningState, now: datetime) -> datetime | None:

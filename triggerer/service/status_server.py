@@ -1,8 +1,9 @@
 """Answers `/metrics`, `/livez` and `/readyz` from threads, also while the event loop is blocked.
 
-The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one. Each connection has a
-thread, so at most eight are open at once. A ninth connection closes the oldest one, so that slow clients cannot lock
-out a health probe. A connection that is silent for 10 s is closed, too.
+The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one.
+
+Each connection has a thread, so at most eight connections are open. The server closes the oldest connection when a
+ninth arrives, so that slow clients cannot lock out a health probe. After 10 s of silence it closes a connection, too.
 """
 
 from __future__ import annotations

@@ -134,9 +134,9 @@ class Guard:
 
 
 async def is_access_valid(context: ApiContext, access: Access) -> bool:
-    """Return whether the client's token or session is still valid. True if the database does not answer.
+    """Return whether the client's token or session is still valid. A streamed answer asks at intervals.
 
-    A streamed answer calls this at intervals.
+    True if the database does not answer, so that an outage ends no streamed answer.
     """
     key = b"" if access.run is None else await context.service_key()
     kind, _, found_id = access.via.partition(":")

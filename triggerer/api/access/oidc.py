@@ -47,7 +47,7 @@ class OidcProvider:
     """The provider of `[api.oidc]`. Its endpoints and keys are read at the first sign-in.
 
     Args:
-        key: Signs the cookie that has the state of a sign-in. Any process of the API with this key can finish a sign-in
+        key: Signs the cookie of an unfinished sign-in. Each process of the API that has this key can finish a sign-in
             that another process has started.
     Raises:
         ConfigurationError: The extra `oidc` is not installed.
@@ -73,7 +73,7 @@ class OidcProvider:
         """Return the provider's URL for a new sign-in, and the cookie that `finish` needs.
 
         Raises:
-            ServerBusy: The provider does not answer, or its metadata are incomplete or name another issuer.
+            ServerBusy: The provider does not answer, or its metadata are unusable.
         """
         metadata = await self._discover()
         state, nonce = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
@@ -94,11 +94,10 @@ class OidcProvider:
         """Return the person whom the provider has identified.
 
         Raises:
-            SignInNeeded: The sign-in did not start in this browser or is too old. Or the provider refuses it, or the
+            SignInNeeded: The sign-in started in another browser, took too long, or was refused by the provider. Or the
                 provider's token is not valid.
             RoleNeeded: `[api.oidc] roles` names no role for the values of the person's claim.
-            ServerBusy: The provider does not answer, or its metadata are incomplete or name another issuer. Or its
-                tokens or keys cannot be read.
+            ServerBusy: The provider does not answer, or its metadata, tokens or keys are unusable.
         """
         pending = self._verified(cookie)
         if pending is None or not _equal(str(pending["s"]), state):

@@ -30,7 +30,7 @@ class Rates:
             who: The token, session or run, as in `Access.via`.
             now: A time of the monotonic clock. None: the present.
         Raises:
-            TooManyRequests: The bucket is empty.
+            TooManyRequests: The token, session or run has sent too many requests.
         """
         now = time.monotonic() if now is None else now
         per_s = self._reads_per_s * (_WRITES if is_change else 1)

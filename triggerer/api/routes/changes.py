@@ -39,10 +39,10 @@ DAGs.
 async def changes(api: Api, access: Caller) -> ServerSentEvent:
     """Send server-sent events that name changed objects, at most one a second.
 
-    An event `changes` has data such as `{"runs": ["dag_a"], "streams": ["<id>"]}`. The keys are `runs`, `events`,
-    `dags`, `backfills` and `streams`; a key without changes is missing. The list `streams` has ids of streams, and the
-    other lists have ids of DAGs. `["*"]` means all. An event `alive` comes at the start, and after each 15 seconds
-    without a change.
+    - `changes` has data such as `{"runs": ["dag_a"], "streams": ["<id>"]}`. The keys are `runs`, `events`, `dags`,
+      `backfills` and `streams`; a key without changes is missing. `streams` lists ids of streams, and the other keys
+      list ids of DAGs. `["*"]` means all.
+    - `alive` comes at the start, and after each 15 seconds without a change.
 
     The answer ends after an hour, when the server stops, or soon after the token has become invalid. The client should
     then connect again.

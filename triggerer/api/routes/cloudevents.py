@@ -52,10 +52,10 @@ async def receive(
         str, QueryParameter(description="The name or URI of the asset that gets the events.")
     ],
 ) -> Response[Page[AssetEventView]]:
-    """Record CloudEvents as events of an asset: one in binary or structured mode, or a batch.
+    """Record CloudEvents as events of an asset. The body is one event (binary or structured mode) or a batch.
 
-    `source` and `id` identify an event. If the asset has an event with both, the answer has that event, and no new
-    event is recorded. The status is 201 if at least one event is new, otherwise 200.
+    `source` and `id` together identify an event. If the asset already has the event, the answer contains the recorded
+    event. The status is 201 if at least one event is new, otherwise 200.
     """
     return await _record(api, request, access.actor(), asset, access)
 

@@ -59,7 +59,10 @@ async def graph(
     ] = 2,
     group: Annotated[str | None, QueryParameter(description="Only assets of this group.")] = None,
 ) -> AssetGraph:
-    """Show how watchers, assets and DAGs lead to one another: at most 2,000 of them, or 100 around an asset."""
+    """Show the graph of assets and DAGs, of at most 2,000 nodes.
+
+    With `around`, show only the nearest nodes of one asset, at most 100. They include watchers.
+    """
     async with api.use.reading() as session:
         if around is None:
             return await read_graph(session, group=group)

@@ -56,10 +56,14 @@ async def logs(
 ) -> Response[bytes]:
     """Read the log of a run, byte for byte.
 
-    The header `X-Log-Offset` is the position of the answer's first byte, and `X-Log-Size` is the present size of the
-    log. `X-Run-State` is the run's state; the log may grow until the run has ended. If a log is longer than
-    `[logs] max_bytes`, bytes in its middle are cut. A range has zeros instead of these bytes. With `download` or
-    `follow`, they are left out.
+    The answer has these headers:
+
+    - `X-Log-Offset`: the position of the answer's first byte.
+    - `X-Log-Size`: the present size of the log.
+    - `X-Run-State`: the run's state. The log may grow until the run has ended.
+
+    If a log is longer than `[logs] max_bytes`, bytes in its middle are cut. A range has zeros instead of the cut bytes.
+    With `download` or `follow`, the cut bytes are left out.
     """
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))
@@ -98,9 +102,13 @@ async def _following(
 ) -> AsyncIterator[bytes]:
     """Yield the log as it grows, from the start of `first` on.
 
-    The answer ends when the run has ended, the API stops, or an hour has passed. It also ends when the client's token
-    or session is no longer valid, or the run was deleted. If the run's next attempt writes another file, or the file
-    was truncated, the new log is yielded from its beginning.
+    The answer ends in these cases:
+
+    - The run has ended or was deleted.
+    - The client's token or session is no longer valid.
+    - The API stops, or an hour has passed.
+
+    If the run's next attempt writes another log, that log is yielded from its beginning.
     """
     with api.following(_MOST_FOLLOWERS):
         async with open_log(api, row) as log:
@@ -134,8 +142,7 @@ async def _read_if_there(log: GrowingLog) -> bytes | None:
     try:
         return await log.read_on(_CHUNK_BYTES)
     except TriggererError:
-        # A run that was queued again has no log yet, and an executor may not answer for a moment. The caller tries
-        # again.
+        # The caller tries again: a run that was queued again has no log yet, or its executor does not answer now.
         return None
 
 

@@ -125,9 +125,9 @@ def _session_cookie(request: AnyRequest, secret: str, *, max_age: int = _SESSION
 
 
 def _cookie(request: AnyRequest, name: str, value: str, *, max_age: int) -> Cookie:
-    """Return a cookie; with `max_age` 0, the one that deletes it.
+    """Return a cookie. A `max_age` of 0 deletes the browser's cookie of this name.
 
-    Browsers also check a cookie that deletes. If the name begins with `__Host-`, they ignore it unless it is secure.
+    A cookie that deletes needs the same attributes: a browser ignores a `__Host-` cookie that is not secure.
     """
     return Cookie(
         key=name,

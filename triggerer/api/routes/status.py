@@ -65,8 +65,8 @@ async def _ask(api: Api, target: str) -> Status:
 
 @cache
 def _limiter() -> CapacityLimiter:
-    # Anybody can send many probes, because they need no token. All probes share four threads, so that they take none
-    # from other requests.
+    # Probes need no token, so anybody can send many. Four threads answer all probes, and the threads for other requests
+    # stay free.
     return CapacityLimiter(4)
 
 

@@ -89,7 +89,9 @@ def backfill(
     """Run a DAG for the intervals of its timetable between two times, or for partition keys; list or cancel backfills.
 
     A DAG that is scheduled by partition keys runs for the keys of the periods, such as days, that start between the two
-    times. An interval or a key that already has a run is skipped by default, see --reprocess.
+    times.
+
+    By default, an interval or a key that already has a run is skipped (see --reprocess).
 
     With --list, --asset selects the backfills of DAGs that wait for the asset. --state is running, done or cancelled.
     """

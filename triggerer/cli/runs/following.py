@@ -116,8 +116,8 @@ class _GrowingLog:
     def copy(self, row: RunView) -> bool:
         """Copy the bytes of a run's log that were not copied yet; return whether the file exists.
 
-        If the path has changed, the file is read from its beginning: another executor writes the log of the next
-        attempt.
+        If another executor writes the log of the next attempt, the path changes. The new file is copied from its
+        beginning.
 
         Raises:
             TriggererError: The log cannot be read.
@@ -140,10 +140,9 @@ class _GrowingLog:
         return True
 
     def _print_cut(self, size: int) -> None:
-        """Print a note that bytes were cut before they could be copied.
+        """Print a note that bytes were cut before this process could copy them.
 
-        The log itself has a line about the cut, but in place of bytes that were copied already. So that line is not
-        copied.
+        The log also has a line about the cut. But that line stands before `_position`, so it is not copied.
         """
         if size and self._position:
             self._out.flush()

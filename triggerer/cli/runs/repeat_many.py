@@ -122,7 +122,7 @@ def _may_queue(chosen: Chosen) -> bool:
 
 
 class _Printer:
-    """Prints each run as soon as it is queued again. A dry run prints one table at the end, `--json` one object."""
+    """Prints each run as soon as it is queued again. Exceptions: a dry run and `--json` print everything at the end."""
 
     def __init__(self, many: ManyRuns) -> None:
         self._many = many

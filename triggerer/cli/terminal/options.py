@@ -127,8 +127,8 @@ def _instant(text: str) -> datetime:
 def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
     """Return the JSON value; end with exit code 2 if the text is not JSON.
 
-    Integers of more than 64 bits are kept exactly, so that the store can refuse them. A faster parser (orjson) would
-    silently make floats of them.
+    An integer of more than 64 bits stays an integer, so that the store refuses it. A faster parser (orjson) would
+    silently round it to a float.
 
     Args:
         what: Names the expected value in the message, such as `a JSON object`.

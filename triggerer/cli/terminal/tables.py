@@ -1,8 +1,9 @@
 """Prints tables without breaking words, so that a user can copy ids and URIs at any width of the terminal.
 
-If a column does not fit on the terminal, its cells are printed beneath their rows, or the column is left out, depending
-on its `Kind`. In a file or a pipe, each row is one line, for grep. Rich's own tables are not used, because they break
-or cut cells that do not fit.
+If a column does not fit on the terminal, its `Kind` decides: its cells are printed beneath their rows, or the column is
+left out. In a file or a pipe, each row is one line, for grep.
+
+Rich's tables would break or cut cells that do not fit.
 """
 
 from __future__ import annotations
@@ -137,10 +138,10 @@ def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]])
 def fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None
 ) -> dict[int, int]:
-    """Return the widths of the columns that are printed side by side, by column number.
+    """Return the widths of the columns that fit side by side, by column number.
 
-    The first column is always printed. The other columns of kind WHOLE come next, beginning with the narrowest. All
-    other columns follow from left to right. A TEXT column needs room only for its header and its median cell.
+    Columns get room in this order: the first column, the WHOLE columns from the narrowest, then the others from left to
+    right. A TEXT column fits if there is room for its header and its median cell.
 
     Args:
         rows: At least one.

@@ -193,8 +193,10 @@ def replay(
 ) -> None:
     """Make one watcher read its log again from an earlier position. Other watchers are not affected.
 
-    Without --again, messages that already have asset events make no second events. The service starts the replay at
-    once, or when it is running again. If the replay cannot start, the watcher's error says why.
+    Without --again, messages that already have asset events create no second events.
+
+    A running service starts the replay at once, otherwise the service does so at its next start. If the replay cannot
+    start, the watcher's error says why.
     """
     asset, name = split_watcher(watcher)
     instant = (

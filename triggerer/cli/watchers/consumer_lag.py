@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, SourceLag]:
-    """Return the consumer lag by stream id. The command itself connects to the sources, with the local settings."""
+    """Return the consumer lag by stream id. This process connects to the sources, so it needs settings and access."""
     import logging
 
     import anyio

@@ -2,13 +2,15 @@
 
 An occurrence is news about a watcher or a DAG, such as a failure. A target is a receiver of messages, such as a chat.
 
-Guarantee: a target gets the message about an occurrence at least once. One transaction records the occurrence as
-reported and queues its message. So a crash loses no message, and only one of several instances queues it. A target gets
-a message twice if the process ends between the sending and the commit that deletes the message. A message is dropped
-if it has waited for a day, or if 200 newer messages wait for the same target.
+A target gets the message about an occurrence at least once:
 
-The scheduler's process runs the notifier. No other part waits for it. The notifier searches for occurrences when runs
-have ended, and every `heartbeat_sec` of `[scheduler]`.
+- One transaction records the occurrence as reported and queues the message. So a crash loses no message, and only one
+  instance queues the message.
+- If the process ends after the sending, and before the commit that deletes the message, the target gets it twice.
+- Exception: a message is dropped once it has waited for a day, or once 200 newer messages wait for its target.
+
+The scheduler's process runs the notifier. No other part waits for the notifier, which searches for occurrences when
+runs have ended, and every `heartbeat_sec` of `[scheduler]`.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ _FORGET_EVERY: Final = timedelta(hours=1)
 class Notifier:
     """Notifies people of occurrences, with one child process for each sending.
 
-    Several notifiers may work on one database, because they lock and claim in the store.
+    Several notifiers may work on one database: each claims the messages that it sends.
 
     Args:
         events: The kinds of occurrences to report.

@@ -56,9 +56,9 @@ class Outcomes:
             _log.warning("the outcome of a notification is not stored", error=str(refused))
 
     async def release_untried(self) -> None:
-        """Give the untried messages back. A message is not tried if an earlier one for its target failed.
+        """End the claim of the messages that were not tried, because an earlier message to their target failed.
 
-        The untried messages wait with the failed one, see `triggerer.store.notifications.queue`.
+        These messages wait together with the failed message, see `triggerer.store.notifications.queue`.
         """
         left, self._open = list(self._open.values()), {}
         if not left:
