@@ -84,7 +84,7 @@ class ScriptRunner(ABC):
     async def perform(self, script: Script[T], announced: Announced) -> T:
         """Begin a transaction, perform the script, and commit.
 
-        The script's announcements are added to `announced`, even if the commit fails. Nothing is added after this call.
+        The script's announcements are added to `announced` before this call ends, even if the commit fails.
 
         Raises:
             StoreUnavailable, StoreRefused, Conflict, RowRefused, OutcomeUnknown: As for `Database.transaction`.
@@ -154,7 +154,7 @@ def perform_on_sqlite(
     """Perform a script in the connection's thread; its announcements are added to `announced`.
 
     Raises:
-        sqlite3.Error: The driver's error, not translated. The transaction is still open.
+        sqlite3.Error: The driver's error, not translated. The caller must roll back the transaction.
     """
     try:
         step = next(script)

@@ -65,8 +65,8 @@ _DELETE: Final = Statement(
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
-# The range of ids makes the planner use the index on event ids. Otherwise the planner would read the index of events
-# that runs have taken, from its start.
+# With the range of ids, the planner uses the index on event ids. Otherwise it would read the whole index of events that
+# runs have taken.
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event

@@ -141,11 +141,9 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
 async def _settled_id(session: AsyncSession, window: timedelta) -> int:
     """Return a settled id for a client without a state: the highest id, after a wait for transactions with lower ids.
 
-    An event's timestamp cannot replace the wait: it may be given, or be from before a long outage of the database.
-
     Returns:
-        0 if one of the transactions does not end in time. Then the client gets all events again, round by round, until
-        its first mark is old enough.
+        0 if one of the transactions does not end in time. Then each round repeats all events, until the client's first
+        mark is older than `window`.
     """
     top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":

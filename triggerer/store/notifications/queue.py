@@ -3,8 +3,8 @@
 A process claims a row by setting its `due_at` to a later time. If the process dies, the row is due again at that time.
 So no notification is lost, but the target may get it twice.
 
-Nothing is sent to a target while one of its rows waits for a later time. So a target that fails is not tried for each
-of its messages, and gets them in their order.
+While one row of a target waits for a later time, nothing else is sent to this target. So the target gets its messages
+in order, and a target that fails is not tried for each message.
 """
 
 from __future__ import annotations

@@ -303,8 +303,8 @@ def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Scr
 def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
     """Return up to `limit` keys whose due time was computed (`noted_at`) at an instant later than `soon`.
 
-    `soon` is slightly in the future. So a later `noted_at` is from before the clock was set back, and the caller must
-    compute the due time again.
+    `soon` is the present instant, plus a tolerance. A later `noted_at` was stored before the clock was set back, so the
+    caller must compute the due time again.
     """
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 

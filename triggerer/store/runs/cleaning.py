@@ -76,8 +76,8 @@ class NeededRuns:
     - the newest run,
     - the newest run that is not a backfill's,
     - the newest run of the types `scheduled` and `asset_triggered`,
-    - of these two types, the last run with a logical date and a `run_after` before the argument `before` of
-      `needed_runs`. If the clock is set back, the timetable continues from this run.
+    - the run from which the timetable continues if the clock is set back. This run has one of these two types, a
+      logical date, and the latest `run_after` before the argument `before` of `needed_runs`.
     """
     since: datetime | None
     """The logical date of the run from which the timetable continues, see `pks`. None: there is no such run.

@@ -41,8 +41,8 @@ claim the run first.
 """
 
 # `_BROKEN` finds the runs to hold among the next claimable runs. On PostgreSQL the query locks the file's row. The DAG
-# processor writes this row before it releases the runs of a repaired file. So one of the two transactions waits for the
-# other, and no run is held for a file that was repaired meanwhile.
+# processor writes this row before it releases the runs of a repaired file. So either this query sees the repaired file,
+# or the DAG processor waits for this transaction and then releases its runs.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}

@@ -1,8 +1,8 @@
 """Finds the watchers whose old events must stay, because their messages may be delivered again.
 
 The idempotency key of a stored event shows that a redelivered message is not new. So an event may be deleted only once
-the broker has advanced past its message. The store does not know the broker's position. But it takes the broker to have
-advanced past old messages if all of these conditions hold:
+the broker has advanced past its message. The store does not know the broker's position. It assumes that the broker has
+advanced past a watcher's old messages if all of these conditions hold:
 
 - an instance has the lease of the watcher's stream,
 - all watchers of the stream have been running for a while (the stream is in good order),

@@ -253,8 +253,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages already had a row. If the watcher was in another stream then, the row refers to that
-            # stream's copy of the bytes. So delete the copies stored above that no row refers to.
+            # Some messages already had a row. A row that was written for another stream refers to that stream's body.
+            # The body stored above is then unused, so delete it.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 

@@ -1,8 +1,8 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's position is newer than the backup. Without a replay, messages whose events the backup lacks would be
-skipped. So each watcher with a shared stream gets a replay request, which the stream carries out before it pulls a
-message. A stream that is not a log drops the request.
+The broker's position is newer than the backup. So the broker would not deliver again the messages whose events the
+backup lacks. Therefore each watcher with a shared stream gets a replay request. The stream carries out the request
+before it pulls a message. A stream that is not a log drops the request.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ async def read_stored(
             summed.c.failures,
         )
         .join(ParkedBody, ParkedBody.id == summed.c.body_id)
-        # `bytes_before` does not count the message itself. So the first message is returned even if it is too large.
+        # `bytes_before` is the size of the earlier messages. So the first message is returned even if it is larger than
+        # `max_bytes`.
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )

@@ -131,8 +131,8 @@ class ProcessSettings(Base):
 class InstanceReport(Base):
     """The last report of an instance about its live state, which is otherwise only in memory.
 
-    A triggerer reports its streams. An executor reports the address where it serves the logs of runs. A report is
-    written in a transaction of its own. If the instance cannot write, the old report stays, and readers show its age.
+    A triggerer reports its streams. An executor reports the address where it serves the logs of runs. If the instance
+    cannot write, the old report stays, and readers show its age.
     """
 
     __tablename__ = "instance_report"
