@@ -42,12 +42,12 @@ _SINCE: Final = """coalesce((
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
 # The query returns one row for each asset with queued events that the DAG's condition names, directly or through an
-# alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. If the DAG has no
-# `events_per_run`, `queued` is 1 and nothing is counted.
+# alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. But if the DAG
+# has no `events_per_run`, `queued` is always 1.
 #
-# A subquery with ORDER BY and LIMIT 1 finds with one index look-up whether an asset has queued events. With EXISTS,
-# PostgreSQL would join with the whole queue. Without ORDER BY, it would read all queued events of an asset that the DAG
-# no longer names.
+# With ORDER BY and LIMIT 1, PostgreSQL needs one index look-up to find out whether an asset has queued events. EXISTS
+# would become a join with the whole queue. Without ORDER BY, PostgreSQL would read all queued events of an asset that
+# the DAG no longer names.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,

@@ -6,10 +6,9 @@ A script does no I/O: between its steps it decides in plain Python. So one scrip
 - On PostgreSQL, `Database.perform` calls the driver directly, with a round trip for each step.
 - The function `perform` below makes the script a part of a session's transaction.
 
-Scripts are faster than SQLAlchemy. A statement through SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time, and a
-transaction 0.3 to 1.1 ms more. A whole script on SQLite takes 0.07 ms of the event loop's time
-(tests/benchmarks/store_bench.py). So the transactions that turn messages into runs are scripts. Most others use
-SQLAlchemy.
+The transactions that turn messages into runs are scripts, because SQLAlchemy is slower. A single statement through
+SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time. A whole script on SQLite takes 0.07 ms
+(tests/benchmarks/store_bench.py). Most other transactions use SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Many rows have equal fields, such as the asset id. Each set of such fields is sent once, in arrays. A row contains its
-# index (`shared`) in the arrays. Reading an array element takes constant time, because the elements have equal sizes.
-# With a join instead, PostgreSQL might compare each row with each set of fields.
+# Many rows have equal fields, such as the asset id. Each set of equal fields is sent once, as one element of each
+# array. A row contains the index of this element (`shared`). Reading the element takes constant time, because the
+# elements have equal sizes. With a join instead, PostgreSQL might compare each row with each set of fields.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),

@@ -85,9 +85,10 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows. A host's clock may be ahead of the
-# server's clock. So `POSTGRES_TIMESTAMP` replaces an instant in the future by the server's time. A run's instant also
-# comes from the server's clock, so no event is later than the run that takes it.
+# PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows.
+#
+# A host's clock may be ahead of the server's clock, so `POSTGRES_TIMESTAMP` replaces an instant in the future by the
+# server's time. The instant of a run is also the server's time. So no event is later than the run that takes it.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
@@ -160,8 +161,8 @@ def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script
     """Insert the events that are not stored yet, and queue them for every DAG that waits for their assets.
 
     An event is stored already if a row has its watcher, asset, idempotency key and ordinal. Events are also queued for
-    paused DAGs, but not for stale DAGs. The caller wakes the scheduler. If the database refuses one row, no row is
-    written.
+    paused DAGs, but not for stale DAGs. If the database refuses one row, no row is written. The caller must wake the
+    scheduler.
     """
     if not rows:
         return Inserted((), ())

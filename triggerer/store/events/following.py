@@ -1,10 +1,13 @@
 """Reads new asset events, for clients that want every event that is recorded from now on.
 
-On PostgreSQL, a transaction with higher event ids may commit before a transaction with lower ids. A client that always
-asked for the events after the highest id that it knows would miss the lower ids.
-Therefore a client reads in rounds. A round begins at a settled id: every transaction that took this id or a lower id
-has ended. A round ends at the newest event. So each round repeats the events of about the last minute, and the client
-drops the ids that it knows. Delivery is at least once, and not ordered.
+On PostgreSQL, a transaction with higher event ids may commit before a transaction with lower ids. A client that asked
+for the events after its highest known id would miss the lower ids. Therefore a client reads in rounds:
+
+- A round begins at a settled id: every transaction that took this id or a lower id has ended.
+- A round ends at the newest event.
+
+So each round repeats the events of about the last minute, and the client drops the ids that it knows. Delivery is at
+least once, and not ordered.
 """
 
 from __future__ import annotations

@@ -95,8 +95,9 @@ async def claim(
 ) -> list[QueuedMessage]:
     """Claim up to `limit` messages for each of these targets; empty if no message is due.
 
-    No message of a target is due while one of them waits for a later time, unless that one has failed `TRIED_FIRST`
-    times. The messages of a target are returned in sending order: oldest first, see also `TRIED_FIRST`.
+    While one of a target's messages waits for a later time, no message of the target is due. Messages that failed
+    `TRIED_FIRST` times do not block others. Of each target, they are returned last, and the other messages oldest
+    first.
 
     Args:
         lease: After this time the messages are due again, unless their outcome is stored.

@@ -38,9 +38,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# `_ASSETS` finds the assets that the DAG's condition names. `UNDIVIDED` reads only their entries in the queue. The
-# queue also has entries of assets that the condition no longer names, because it may name them again. On PostgreSQL a
-# plain join would read these entries too, so LATERAL looks up each named asset.
+# `_ASSETS` finds the assets that the DAG's condition names. `UNDIVIDED` reads only their entries in the queue. Entries
+# of other assets stay in the queue, because a later condition may name these assets again. On PostgreSQL a plain join
+# would read all entries, so LATERAL looks up each named asset.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
@@ -225,9 +225,8 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store the shares of divided events, and the parts that have arrived with them. Return the shares that are new.
-
-    A share that is already stored is not new. It may wait for a run, or a run may have taken it.
+    """Store the shares of divided events, and the arrival of their parts. Return the shares that were not stored
+    before.
     """
     if not shares:
         return []
@@ -310,10 +309,10 @@ def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[li
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Set `first_at` (the time of a part's first event) to `at`, in these keys' parts where it is later than `after`.
+    """Set `first_at` to `at` in the parts of these keys whose `first_at` is later than `after`.
 
-    `after` is in the future, so a later `first_at` is from before the clock was set back. A part's deadlines count from
-    `first_at`.
+    A part's deadlines count from `first_at`, the time of the part's first event. `after` is the present instant, plus a
+    tolerance. So a later `first_at` was stored before the clock was set back.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 

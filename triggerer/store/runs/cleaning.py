@@ -220,7 +220,7 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
     """Return the runs of partition keys that must stay, because an event that they took still waits in the same DAG.
 
     The event may be divided among the keys again. The share that the run took (in `dag_partition_event`) then prevents
-    a second share for the run's key. The share would be deleted with the run.
+    a second share for the run's key. If the run were deleted, this share would be deleted too.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

@@ -96,10 +96,11 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     """A step: queue a run again, because a worker could not load the DAG's file, and hold the run for 5 to 60 seconds.
 
     The attempt does not count towards `MAX_ATTEMPTS`, and its row in `run_attempt` is deleted. The step returns one
-    row.
+    row, or no row if it changed nothing, because:
 
-    The step changes nothing and returns no row if another attempt has the run, if the run must be cancelled, or if the
-    DAG is stale.
+    - another attempt has the run,
+    - the run must be cancelled, or
+    - the DAG is stale.
     """
     # Do not reduce the run's attempt number, because the delay doubles with it. Instead, `after_attempt` excludes the
     # attempts so far from the count for `MAX_ATTEMPTS`.

@@ -26,8 +26,8 @@ MAX_ATTEMPTS: Final = 3
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# True if no worker has started the attempt. It is False for a first attempt, because the claim of a first attempt sets
-# `started_at` (see `begin_run`).
+# True if no worker has started the attempt. The claim of a first attempt already sets `started_at` (see `begin_run`),
+# so a first attempt always counts as started.
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 

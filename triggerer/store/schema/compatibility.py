@@ -50,7 +50,8 @@ async def refuse_if_too_old(
 async def require(
     session: AsyncSession, revision: str, min_revision: str, *, is_alone: bool
 ) -> None:
-    """Store that from now on a release must contain `min_revision`, because the after-migration `revision` runs next.
+    """Require the migration `min_revision` of every release from now on, because the after-migration `revision` runs
+    next.
 
     Args:
         is_alone: True if no other process can be alive. Then registered instances are ignored.

@@ -123,11 +123,13 @@ def _formatted(instant: datetime) -> str:
 async def mark_cleaned(
     session: AsyncSession, watcher_ids: Collection[int], before: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Store that events of these watchers from before the instant `before` are about to be deleted.
+    """Store that the events of these watchers from before the instant `before` are about to be deleted.
+
+    From then on, `ask_for_replay` refuses a replay that needs the deleted events.
 
     Returns:
-        The watchers that are behind, or for which a replay was requested. Their events must stay. From now on,
-        `ask_for_replay` refuses replays of the other watchers that need the deleted events.
+        The watchers that are behind, or for which a replay was requested. They are not marked, and their events must
+        stay.
     """
     chosen = Watcher.id.in_(watcher_ids)
     # The next statement reads the replay requests after the lock is granted, so it sees the requests of transactions

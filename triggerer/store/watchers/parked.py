@@ -290,8 +290,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # The message may already have had a row, from a time when the watcher was in another stream. Such a row refers to
-    # that stream's copy of the bytes. Then no row refers to the copy stored above, and it is deleted.
+    # The message may already have had a row that was written for another stream, and refers to that stream's body. The
+    # body stored above is then unused, so delete it.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

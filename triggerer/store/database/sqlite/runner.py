@@ -37,7 +37,7 @@ class _RollbackFailed(Exception):
 
 
 class SqliteRunner(ScriptRunner):
-    """Performs scripts on one connection. While `perform` runs, the caller lets no other task of this process write."""
+    """Performs scripts on one connection. The caller must let no other task of this process write during `perform`."""
 
     def __init__(
         self,

@@ -56,9 +56,11 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements as wake-ups until cancelled.
 
-    A lost connection to PostgreSQL is opened again, with growing delays. Announcements may have been missed in between,
-    so all subscribers are then woken about everything. On SQLite the caller must have called `lock_exclusively`: there
-    is one socket for announcements, and a second listener would take it over.
+    A lost connection to PostgreSQL is opened again, with growing delays. All subscribers are then woken about
+    everything, because announcements may have been missed.
+
+    On SQLite the caller must have called `lock_exclusively`. There is one socket for announcements, and a second
+    listener would take it over.
 
     Args:
         wakeups: Where to publish. None: `database.wakeups`.

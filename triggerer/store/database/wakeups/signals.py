@@ -28,7 +28,8 @@ _ANNOUNCED: Final = "triggerer.announced"
 class Signal(StrEnum):
     """The kind of change that a commit made.
 
-    The subjects of a wake-up are the changed objects. The parentheses below say by which ids each signal names them.
+    The subjects of a wake-up are the changed objects. The parentheses below show which ids a signal uses for its
+    subjects.
     """
 
     EVENTS_QUEUED = "events_queued"

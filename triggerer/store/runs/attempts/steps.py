@@ -34,8 +34,8 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker starts an attempt now. It returns one row if this executor still has the run.
 
-    If the executor dies later, the stored time tells `recover_orphans` that the attempt had started. The claim of a
-    run's first attempt already stores the time. So the first attempt needs no `begin_run`, which saves a transaction.
+    If the executor dies later, the stored time tells `recover_orphans` that the attempt had started. A run's first
+    attempt does without this step, because its claim already stores the time. This saves a transaction.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
