@@ -127,9 +127,10 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # SINCE is the logical date of the run in `last_automated`. `covered_intervals` leaves out the intervals that ended
-    # before SINCE, because the timetable creates no run for them. The runs of the other intervals have a `run_after`
-    # later than EARLIEST, the earlier of SINCE and SOON. So the index on `run_after` skips all earlier runs.
+    # SINCE is the logical date of the run in `last_automated`. The timetable creates no run for an interval that ended
+    # before SINCE, so `covered_intervals` leaves these intervals out. The runs of all other intervals have a
+    # `run_after` later than EARLIEST, the earlier of SINCE and SOON. So the query reads no earlier runs from the index
+    # on `run_after`.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",

@@ -204,9 +204,7 @@ def find_used_shares(
 
 
 def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
-    """Return id and state of the newest run outside backfills, and the type of the newest scheduled or asset-triggered
-    run.
-    """
+    """Return id and state of the newest run outside backfills, and the type of the schedule's newest run."""
     runs = yield _LAST_RUN(dag_id=dag_id)
     kinds = yield _LAST_KIND(dag_id=dag_id)
     last = None if not runs else (str(runs[0][0]), str(runs[0][1]))

@@ -2,8 +2,8 @@
 
 1. An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among keys.
 2. Each of these keys then has a share of the event: a row in `dag_partition_event`.
-3. A run may need events with several keys of their own, such as the hours of a day. Each of these event keys is a part
-   of the run's key. `dag_partition_part` contains the parts that have arrived.
+3. In a roll-up, a run waits for events with several keys. For instance, the run of a day waits for the events of each
+   hour. Each event key is a part of the run's key. `dag_partition_part` contains the parts that have arrived.
 4. Once the key is due, its run takes all shares of the key.
 
 While a scheduler performs these steps, it has locked the DAG's row. So two schedulers never work on one DAG.
@@ -225,9 +225,7 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store the shares of divided events, and the arrival of their parts. Return the shares that were not stored
-    before.
-    """
+    """Store the shares of divided events, and the parts that thereby arrived. Return the shares that are new."""
     if not shares:
         return []
     rows = [(one.partition_key, one.event.id, one.event.asset_id) for one in shares]

@@ -50,8 +50,7 @@ async def refuse_if_too_old(
 async def require(
     session: AsyncSession, revision: str, min_revision: str, *, is_alone: bool
 ) -> None:
-    """Require the migration `min_revision` of every release from now on, because the after-migration `revision` runs
-    next.
+    """Refuse releases without `min_revision` from now on, because the after-migration `revision` runs next.
 
     Args:
         is_alone: True if no other process can be alive. Then registered instances are ignored.

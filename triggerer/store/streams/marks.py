@@ -49,6 +49,7 @@ async def renew_marks(
 async def begin_incarnation(session: AsyncSession) -> None:
     """Begin a new incarnation of all streams' marks.
 
-    Marks that brokers stored earlier cannot be compared with the new marks.
+    This is needed after a restore of the database: marks that brokers stored before it must not be compared with new
+    marks.
     """
     await session.execute(update(Stream).values(incarnation=token_hex(8)))

@@ -67,9 +67,7 @@ class SqliteConnections:
 
 
 class _Connection(aiosqlite.Connection):
-    """A connection whose `stop` adds a future to the set `ending`. The future completes when the connection's thread
-    ends.
-    """
+    """A connection whose `stop` adds a future to the set `ending`. The thread's end completes the future."""
 
     def __init__(self, connector: Any, ending: set[asyncio.Future[Any]]) -> None:
         super().__init__(connector, iter_chunk_size=64)

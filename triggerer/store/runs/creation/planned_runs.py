@@ -133,9 +133,9 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
         yield dag.dag_id, asset_id, each, each * len(taking)
 
 
-# The statement skips DAGs whose rows are locked by other transactions, so two such statements never wait for each
-# other. It also skips a row whose last version has another `xmin` than the scheduler read. If `xmin` is equal, no other
-# scheduler has created a run of the DAG since.
+# The statement skips DAGs whose rows other transactions have locked, so two such statements never wait for each other.
+# It also skips a DAG whose row no longer has the `xmin` that the scheduler read. If `xmin` is equal, no other scheduler
+# has created a run of the DAG since.
 #
 # PostgreSQL takes the statement's snapshot before `clock` reads the time. So a run that gets this time as its
 # `run_after` is not older than one of its events.

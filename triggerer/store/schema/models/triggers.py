@@ -34,8 +34,8 @@ class Trigger(Base):
 class Watcher(Base):
     """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
-    The row stays when the watcher is deleted, because its id is a part of its events' identity. If the watcher is
-    declared again, the store finds the events of a redelivered message by this id.
+    The row stays when the watcher is deleted, because its id is a part of its events' identity. So if the watcher is
+    declared again, the store still recognises redelivered messages.
     """
 
     __tablename__ = "watcher"
