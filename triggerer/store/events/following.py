@@ -73,7 +73,7 @@ async def follow_asset_events(
     """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
 
     Later pages may return events of the last `window` again. On PostgreSQL, the first page waits until the transactions
-    that write events at that moment have ended, but not for long.
+    that write events at that moment have ended, but for at most two seconds.
 
     Args:
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a

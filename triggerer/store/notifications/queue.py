@@ -95,8 +95,8 @@ async def claim(
 ) -> list[QueuedMessage]:
     """Claim up to `limit` messages for each of these targets; empty if no message is due.
 
-    While one of a target's messages waits for a later time, no message of the target is due. Messages that failed
-    `TRIED_FIRST` times do not block others. Of each target, they are returned last, and the other messages oldest
+    While one of a target's messages waits for a later time, no message of the target is due. But a message that failed
+    `TRIED_FIRST` times does not block others, and comes after them. The other messages of a target are returned oldest
     first.
 
     Args:

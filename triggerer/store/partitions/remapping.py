@@ -3,8 +3,8 @@
 There are two uses:
 
 - After a change of the DAG, its waiting events may belong to other partition keys.
-- An operator deletes some waiting events. They are deleted from the queue, after all waiting events of the DAG are back
-  in it.
+- An operator deletes some waiting events. All waiting events of the DAG go back into the queue first, and the chosen
+  events are deleted there.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ async def mark_called(
 
     Args:
         is_done: False if the call was interrupted. The call then becomes due again, and does not count towards
-        `MAX_CALLS`.
+            `MAX_CALLS`.
     """
     await session.execute(
         update(DagRun)

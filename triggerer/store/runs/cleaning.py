@@ -217,7 +217,7 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs of partition keys that must stay, because an event that they took still waits in the same DAG.
+    """Return the runs that must stay, because an event that they took still waits for other partition keys of the DAG.
 
     The event may be divided among the keys again. The share that the run took (in `dag_partition_event`) then prevents
     a second share for the run's key. If the run were deleted, this share would be deleted too.

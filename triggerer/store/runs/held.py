@@ -96,7 +96,7 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     """A step: queue a run again, because a worker could not load the DAG's file, and hold the run for 5 to 60 seconds.
 
     The attempt does not count towards `MAX_ATTEMPTS`, and its row in `run_attempt` is deleted. The step returns one
-    row, or no row if it changed nothing, because:
+    row. It changes nothing and returns no row if:
 
     - another attempt has the run,
     - the run must be cancelled, or

@@ -38,7 +38,7 @@ async def read_stored(
             is empty.
         after: Only messages with higher ids than this.
         lane: Only messages of this lane. None: of all lanes.
-        max_bytes: Reading stops after the message with which the total size reaches this number.
+        max_bytes: Reading stops after the message that brings the total size to this number or more.
     """
     reads_it = (
         select(Watcher.id)

@@ -102,7 +102,7 @@ async def check_announcements(database: Database) -> None:
 
     Raises:
         ConfigurationError: No announcement arrives. For instance, a pooler in transaction mode uses another connection
-            for each transaction. The parts of the service would notice changes only in their sweeps.
+            for each transaction. The service would then notice changes only in its sweeps.
         StoreUnavailable: The database is away.
     """
     if database.dialect == "sqlite":

@@ -101,7 +101,7 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
     the earlier attempt has been unknown, but at least 5 and at most 60 seconds. If no launch is open any longer, there
     is no hold.
 
-    The step returns one row. If another attempt has the run, or the run must be cancelled, it changes nothing and
+    The step returns one row. If another attempt has the run, or the run must be cancelled, the step changes nothing and
     returns no row.
     """
     now = datetime.now(UTC)
