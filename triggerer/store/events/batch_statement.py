@@ -67,7 +67,8 @@ class RecordEvents:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows
         has_keys = rows.partition_keys is not None
-        # All extras are sent as one JSON text, and all keys as another. The driver would encode each value of an array.
+        # All extras are sent as one JSON text, and all keys as another. In an array, the driver would have to encode
+        # each value.
         extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
         shared = map(list, zip(*rows.shared, strict=True))

@@ -225,7 +225,7 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store the shares of divided events, and the parts that thereby arrived. Return the shares that are new."""
+    """Store the shares of divided events, and record which parts have arrived. Return the shares that are new."""
     if not shares:
         return []
     rows = [(one.partition_key, one.event.id, one.event.asset_id) for one in shares]

@@ -247,7 +247,7 @@ async def _with_events_of(
 async def _count_entries(
     session: AsyncSession, dags: Select[str], events: Select[int], enough: int
 ) -> int:
-    """Return the most queue entries that the events can have: the number of events times the number of DAGs.
+    """Return an upper bound for the number of the events' queue entries: the number of events times the number of DAGs.
 
     Counting stops once the result exceeds `enough`.
     """

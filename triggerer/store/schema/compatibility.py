@@ -102,7 +102,7 @@ class SchemaWatch:
         self._interval_s = interval.total_seconds()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Check the tables until cancelled. Start this after the parts have registered, see `require`.
+        """Check the tables until cancelled. Start it after this process has registered its instances, see `require`.
 
         Raises:
             ConfigurationError: The release is too old for the tables.

@@ -67,7 +67,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 
 
 class Primary:
-    """Opens connections to the one server of a URL that takes writes. Each `Database` has one `Primary`.
+    """Opens connections to the server of a URL that accepts writes. Each `Database` has one `Primary`.
 
     Raises:
         ConfigurationError: An option of the URL has an invalid value.

@@ -193,8 +193,8 @@ async def _listen_on_postgres(
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
-                # Report the start although there is no connection. Once there is one, `publish_everything` makes up for
-                # the missed announcements.
+                # Report the start although there is no connection, so that the caller need not wait for the database.
+                # Once there is a connection, `publish_everything` makes up for the missed announcements.
                 started = True
                 task_status.started()
         delay = backoff.next_delay()

@@ -138,8 +138,8 @@ class Wakeups:
 def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
     """Wake the signal's subscribers in all processes when the session's transaction has committed.
 
-    Nobody is woken if the transaction rolls back. Without `subjects`, the wake-up is about all subjects. The session
-    must come from `Database.transaction`.
+    If the transaction rolls back, no subscriber is woken. Without `subjects`, the wake-up is about all subjects. The
+    session must come from `Database.transaction`.
     """
     announced: Announced = session.info.setdefault(_ANNOUNCED, {})
     announced.setdefault(signal, set()).update(subjects or (ALL,))
