@@ -1,6 +1,6 @@
 """The API tokens of runs. Each attempt of a run has its own token.
 
-A token is signed with the key that all services share, so any service can check it. The database stores no tokens, so
+A token is signed with the key that all services share. So any service can check the token without a stored copy, and
 claiming a run needs no extra write. A token is valid while its attempt is running and nobody has asked to cancel the
 run.
 """

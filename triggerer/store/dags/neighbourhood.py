@@ -60,7 +60,7 @@ async def read_neighbourhood(session: AsyncSession, around: str, hops: int) -> A
 
 
 async def _edges_of(session: AsyncSession, nodes: Iterable[Node]) -> set[Edge]:
-    """Return the edges from and to these nodes, except watchers: a watcher's only edge was read with its asset."""
+    """Return the edges from and to these nodes. Watchers are skipped: a watcher's only edge was read with its asset."""
     names = by_kind(nodes)
     found: set[Edge] = set()
     if dags := names["dag"]:

@@ -42,12 +42,12 @@ _SINCE: Final = """coalesce((
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
 # The query returns one row for each asset with queued events that the DAG's condition names, directly or through an
-# alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. If the DAG has no
-# `events_per_run`, `queued` is 1 and nothing is counted.
+# alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. But if the DAG
+# has no `events_per_run`, `queued` is always 1.
 #
-# A subquery with ORDER BY and LIMIT 1 finds with one index look-up whether an asset has queued events. With EXISTS,
-# PostgreSQL would join with the whole queue. Without ORDER BY, it would read all queued events of an asset that the DAG
-# no longer names.
+# With ORDER BY and LIMIT 1, PostgreSQL needs one index look-up to find out whether an asset has queued events. EXISTS
+# would become a join with the whole queue. Without ORDER BY, PostgreSQL would read all queued events of an asset that
+# the DAG no longer names.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
@@ -127,9 +127,10 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # SINCE is the logical date of the run in `last_automated`. `covered_intervals` leaves out the intervals that ended
-    # before SINCE, because the timetable creates no run for them. The runs of the other intervals have a `run_after`
-    # later than EARLIEST, the earlier of SINCE and SOON. So the index on `run_after` skips all earlier runs.
+    # SINCE is the logical date of the run in `last_automated`. The timetable creates no run for an interval that ended
+    # before SINCE, so `covered_intervals` leaves these intervals out. The runs of all other intervals have a
+    # `run_after` later than EARLIEST, the earlier of SINCE and SOON. So the query reads no earlier runs from the index
+    # on `run_after`.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",

@@ -204,7 +204,7 @@ def find_used_shares(
 
 
 def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
-    """Return id and state of the newest run outside backfills, and the type of the newest timed or event-driven run."""
+    """Return id and state of the newest run outside backfills, and the type of the schedule's newest run."""
     runs = yield _LAST_RUN(dag_id=dag_id)
     kinds = yield _LAST_KIND(dag_id=dag_id)
     last = None if not runs else (str(runs[0][0]), str(runs[0][1]))
@@ -214,10 +214,9 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return the latest instant of each asset's queued events.
+    """Return the timestamp of each asset's latest queued event. Assets without such an event are left out.
 
-    For each asset, only the `NEWEST_EVENTS` events with the highest ids are read. An asset without an instant up to
-    `soon` is left out.
+    For each asset, only the `NEWEST_EVENTS` events with the highest ids are read.
 
     Args:
         soon: The present instant, plus a tolerance. Later events are ignored, because they were recorded before the

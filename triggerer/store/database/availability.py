@@ -46,8 +46,7 @@ class _Outage:
 class Availability:
     """Records the successes of the database, and the failures after which a retry may succeed.
 
-    An outage is logged when it begins, for each new reason, at growing intervals, and when it ends. The parts of the
-    service log separately which of their work waits for the database.
+    An outage is logged when it begins, for each new reason, at growing intervals, and when it ends.
 
     Args:
         clock: Monotonic seconds.

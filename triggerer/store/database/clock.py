@@ -1,7 +1,7 @@
 """The host's clock, or a fake clock in tests.
 
-On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock. There, only the
-timestamps of events that triggers submit come from this clock. The steps that claim, start and end runs use neither
+On SQLite, `database_now` reads this clock. On PostgreSQL, `database_now` reads the server's clock, and only the
+timestamps of events that triggers submit come from this clock. The steps that claim, start and end runs ignore a fake
 clock: they call `datetime.now`.
 """
 

@@ -132,7 +132,8 @@ def translated(database: str) -> Iterator[None]:
 def translate(error: Exception, database: str) -> TriggererError | None:
     """Return our error for an exception of a driver, of SQLAlchemy or of the system, or None for any other exception.
 
-    `OSError`, `TimeoutError`, `OverflowError` and `UnicodeEncodeError` are always taken for errors of the database.
+    Every `OSError`, `TimeoutError`, `OverflowError` and `UnicodeEncodeError` counts as an error of the database. So
+    call this function only for exceptions of the database's own work.
     """
     if isinstance(error, TriggererError):
         return None

@@ -53,8 +53,8 @@ def sqlite_writer(
 ) -> AsyncEngine:
     """Make an engine with one connection. Its transactions take SQLite's write lock at BEGIN.
 
-    At BEGIN, SQLite waits for the lock up to `busy_timeout`. A transaction that first reads and takes the lock later
-    may fail at once with SQLITE_BUSY, because another process has committed since that read.
+    At BEGIN, SQLite waits for the lock up to `busy_timeout`. A transaction that read first and took the lock later
+    could fail at once with SQLITE_BUSY, if another process has committed since that read.
     """
     pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
     return _sqlite_engine(url, busy_timeout, connections, pool)

@@ -17,9 +17,11 @@ G = TypeVar("G")
 class GroupCommit(ABC, Generic[G]):
     """Writes items in groups: the items that arrive while one group is written are the next group.
 
-    `G` is the type of a group. Each group is one transaction. After an error that may pass, such as an outage or a
-    commit with an unknown outcome, the unchanged group is written again. So writing a group twice must have the same
-    effect as writing it once. If the store refuses a group, the group is halved until the refused item is found.
+    `G` is the type of a group. Each group is one transaction.
+
+    - After an error that may pass, such as an outage or a commit with an unknown outcome, the unchanged group is
+      written again. So writing a group twice must have the same effect as writing it once.
+    - If the store refuses a group, the group is halved until the refused item is found.
     """
 
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)

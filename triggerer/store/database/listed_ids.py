@@ -1,8 +1,8 @@
 """Conditions on lists of ids, which stay fast if PostgreSQL's statistics are out of date.
 
-Suppose that a table was empty at its last ANALYZE. Until the next ANALYZE, the planner expects one row in it, however
-many were inserted. For two such tables, the planner chooses a nested loop, which compares each row with each other row.
-But if a query has a list of ids and the planner knows the list's length, it chooses a hash join.
+If a table was empty at its last ANALYZE, the planner expects one row in it, even after many rows were inserted. So the
+planner joins two such tables by a nested loop, which compares each row with each other row. If the planner knows the
+length of a list of ids in the query, it chooses a hash join.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@ A script does no I/O: between its steps it decides in plain Python. So one scrip
 - On PostgreSQL, `Database.perform` calls the driver directly, with a round trip for each step.
 - The function `perform` below makes the script a part of a session's transaction.
 
-Scripts are faster than SQLAlchemy. A statement through SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time, and a
-transaction 0.3 to 1.1 ms more. A whole script on SQLite takes 0.07 ms of the event loop's time
-(tests/benchmarks/store_bench.py). So the transactions that turn messages into runs are scripts. Most others use
-SQLAlchemy.
+The transactions that turn messages into runs are scripts, because SQLAlchemy is slower. A single statement through
+SQLAlchemy takes 0.2 to 0.3 ms of the event loop's time. A whole script on SQLite takes 0.07 ms
+(tests/benchmarks/store_bench.py). Most other transactions use SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class ScriptRunner(ABC):
     async def perform(self, script: Script[T], announced: Announced) -> T:
         """Begin a transaction, perform the script, and commit.
 
-        The script's announcements are added to `announced`, even if the commit fails. Nothing is added after this call.
+        The script's announcements are added to `announced` before this call ends, even if the commit fails.
 
         Raises:
             StoreUnavailable, StoreRefused, Conflict, RowRefused, OutcomeUnknown: As for `Database.transaction`.
@@ -154,7 +153,7 @@ def perform_on_sqlite(
     """Perform a script in the connection's thread; its announcements are added to `announced`.
 
     Raises:
-        sqlite3.Error: The driver's error, not translated. The transaction is still open.
+        sqlite3.Error: The driver's error, not translated. The caller must roll back the transaction.
     """
     try:
         step = next(script)

@@ -24,8 +24,8 @@ from triggerer.store.database.script import Row
 class OneOrMany(NamedTuple):
     """The part of a statement that uses a list of values or rows. Usually the list has one item.
 
-    SQLite receives the list as JSON, and turns it into a table. This takes a third of the time of a short statement. So
-    a list of one item is passed as plain values, with the text `of_one`.
+    SQLite receives the list as JSON, and turns the JSON into a table. This conversion takes a third of a short
+    statement's time. So a list of one item is passed as plain values, with the text `of_one`.
     """
 
     sqlite: str

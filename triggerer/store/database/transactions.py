@@ -146,8 +146,8 @@ class Database:
     async def perform_step(self, step: Step) -> list[Row]:
         """Perform one step in a transaction of its own; return its rows.
 
-        No subscriber is woken: call `announce_here` afterwards if subscribers wait for the change. On PostgreSQL the
-        step itself must notify other processes.
+        This method announces nothing. If subscribers wait for the change, call `announce_here` afterwards. On
+        PostgreSQL the step itself must notify other processes.
 
         Raises:
             The errors of `transaction`.
@@ -173,7 +173,7 @@ class Database:
         """Perform steps that do not depend on one another; return the rows of each step, in the given order.
 
         On SQLite all steps are one transaction. On PostgreSQL each step is a transaction, because a shared transaction
-        would take two more round trips, for BEGIN and COMMIT. No subscriber is woken, see `perform_step`.
+        would take two more round trips, for BEGIN and COMMIT. Nothing is announced, see `perform_step`.
 
         Raises:
             The errors of `transaction`. On PostgreSQL the steps before the failed step are committed.

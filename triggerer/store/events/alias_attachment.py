@@ -30,7 +30,8 @@ WHERE s.alias_id {IN_ALIASES}
 """,
     IN_ALIASES=in_list("alias_ids", "bigint"),
 )
-# A DAG may wait for the event's asset and alias, or for several of its aliases. It must get the event only once.
+# A DAG may wait for the event's asset and alias, or for several of its aliases. Because of DISTINCT and ON CONFLICT,
+# the event is queued only once for the DAG.
 _QUEUE: Final = Statement(
     """
 INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)

@@ -67,7 +67,8 @@ class RecordEvents:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows
         has_keys = rows.partition_keys is not None
-        # All extras are sent as one JSON text, and all keys as another. The driver would encode each value of an array.
+        # All extras are sent as one JSON text, and all keys as another. In an array, the driver would have to encode
+        # each value.
         extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
         shared = map(list, zip(*rows.shared, strict=True))
@@ -81,9 +82,9 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Many rows have equal fields, such as the asset id. Each set of such fields is sent once, in arrays. A row contains its
-# index (`shared`) in the arrays. Reading an array element takes constant time, because the elements have equal sizes.
-# With a join instead, PostgreSQL might compare each row with each set of fields.
+# Many rows have equal fields, such as the asset id. Each set of equal fields is sent once, as one element of each
+# array. A row contains the index of this element (`shared`). Reading the element takes constant time, because the
+# elements have equal sizes. With a join instead, PostgreSQL might compare each row with each set of fields.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),

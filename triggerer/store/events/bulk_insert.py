@@ -3,11 +3,12 @@
 Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py):
 
 - On SQLite, an INSERT with VALUES for 100 to 150 rows is twice as fast as an INSERT that reads rows with `json_each`,
-  and 1.5 times as fast as an INSERT for each row. While the event loop is busy, it is four times as fast as an INSERT
-  for each row, because the thread waits for Python's global lock after each statement. With 1,000 rows in a statement,
-  storing a message takes a seventh less time.
-- On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. For the events of triggers,
-  `batch_statement` sends JSON texts, which cost the driver a third of the time of arrays.
+  and 1.5 times as fast as an INSERT for each row.
+- While the event loop is busy, the INSERT for 100 to 150 rows is four times as fast as an INSERT for each row, because
+  the thread waits for Python's global lock after each statement.
+- With 1,000 rows in a statement, storing a message takes a seventh less time.
+- On PostgreSQL, one INSERT that unnests arrays is ten times as fast as the ORM. JSON texts cost the driver only a third
+  of the time of arrays, so `batch_statement` sends JSON texts for the events of triggers.
 """
 
 from __future__ import annotations
@@ -85,9 +86,10 @@ _SQLITE_QUEUE_ONE: Final = (
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
-# PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows. A host's clock may be ahead of the
-# server's clock. So `POSTGRES_TIMESTAMP` replaces an instant in the future by the server's time. A run's instant also
-# comes from the server's clock, so no event is later than the run that takes it.
+# PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows.
+#
+# A host's clock may be ahead of the server's clock, so `POSTGRES_TIMESTAMP` replaces an instant in the future by the
+# server's time. The instant of a run is also the server's time. So no event is later than the run that takes it.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
@@ -160,8 +162,8 @@ def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script
     """Insert the events that are not stored yet, and queue them for every DAG that waits for their assets.
 
     An event is stored already if a row has its watcher, asset, idempotency key and ordinal. Events are also queued for
-    paused DAGs, but not for stale DAGs. The caller wakes the scheduler. If the database refuses one row, no row is
-    written.
+    paused DAGs, but not for stale DAGs. If the database refuses one row, no row is written. The caller must wake the
+    scheduler.
     """
     if not rows:
         return Inserted((), ())

@@ -65,8 +65,8 @@ _DELETE: Final = Statement(
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
-# The range of ids makes the planner use the index on event ids. Otherwise the planner would read the index of events
-# that runs have taken, from its start.
+# With the range of ids, the planner uses the index on event ids. Otherwise it would read the whole index of events that
+# runs have taken.
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event
@@ -192,8 +192,8 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
     """Replace the idempotency keys of events that tasks of deleted runs emitted, so that the old keys are free.
 
-    A later run may get the id of a deleted run. Its tasks would use the same keys, and the store would drop their
-    events as duplicates.
+    If a later run gets the id of a deleted run, its tasks use the same keys. The store would then drop the new events
+    as duplicates.
     """
     if event_ids:
         yield _RELEASE(event_ids=list(event_ids))

@@ -1,10 +1,13 @@
 """Reads new asset events, for clients that want every event that is recorded from now on.
 
-On PostgreSQL, a transaction with higher event ids may commit before a transaction with lower ids. A client that always
-asked for the events after the highest id that it knows would miss the lower ids.
-Therefore a client reads in rounds. A round begins at a settled id: every transaction that took this id or a lower id
-has ended. A round ends at the newest event. So each round repeats the events of about the last minute, and the client
-drops the ids that it knows. Delivery is at least once, and not ordered.
+On PostgreSQL, a transaction with higher event ids may commit before a transaction with lower ids. A client that asked
+for the events after its highest known id would miss the lower ids. Therefore a client reads in rounds:
+
+- A round begins at a settled id: every transaction that took this id or a lower id has ended.
+- A round ends at the newest event.
+
+So each round repeats the events of about the last minute, and the client drops the ids that it knows. Delivery is at
+least once, and not ordered.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ async def follow_asset_events(
     """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
 
     Later pages may return events of the last `window` again. On PostgreSQL, the first page waits until the transactions
-    that write events at that moment have ended, but not for long.
+    that write events at that moment have ended, but for at most two seconds.
 
     Args:
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
@@ -141,11 +144,9 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
 async def _settled_id(session: AsyncSession, window: timedelta) -> int:
     """Return a settled id for a client without a state: the highest id, after a wait for transactions with lower ids.
 
-    An event's timestamp cannot replace the wait: it may be given, or be from before a long outage of the database.
-
     Returns:
-        0 if one of the transactions does not end in time. Then the client gets all events again, round by round, until
-        its first mark is old enough.
+        0 if one of the transactions does not end in time. Then each round repeats all events, until the client's first
+        mark is older than `window`.
     """
     top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":

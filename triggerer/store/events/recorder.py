@@ -57,9 +57,9 @@ MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 class EventRecorder(GroupCommit[EventBatch]):
     """The `EventSink` to which streams submit events. It stores and completes the events in the order of submission.
 
-    An event has a row for each of its watchers. Once all rows are durable, `complete(None)` is called on the event. An
-    earlier delivery of the message may have stored the rows. While the database is away, events wait, and none is
-    completed. If `run` is cancelled, the remaining events are never completed.
+    An event has a row for each of its watchers. Once all rows are durable, `complete(None)` is called on the event.
+    Rows that were stored by an earlier delivery of the message count too. While the database is away, events wait, and
+    none is completed. If `run` is cancelled, the remaining events are never completed.
 
     Args:
         max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
@@ -169,8 +169,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     ) -> None:
         """Add events and their stream's next state to one transaction.
 
-        The producer made the state. The state says that the source was read up to these events, so it must not be
-        stored without them.
+        The producer's state says that the source was read up to these events. So the state must not be stored without
+        them.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:

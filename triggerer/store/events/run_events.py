@@ -73,8 +73,8 @@ class NamedAsset:
 class Page:
     """A request for one page of a sequence of events. The sequence is ordered by id.
 
-    A page of large events ends early (`PAGE_CHARACTERS`). A page without events is beyond the end of the sequence.
-    Skipping events takes time, because the database counts their index entries one by one.
+    If the events are large, a page has fewer than `limit` events (`PAGE_CHARACTERS`). Only a page without events shows
+    that the sequence has ended. A large `skip` takes time, because the database counts index entries one by one.
     """
 
     last_id: int
@@ -248,8 +248,8 @@ def columns_of(
 async def _read(session: AsyncSession, page: Page, ids: Select[int]) -> list[dict[str, Any]]:
     """Read the events of a page. `ids` is the sorted query of the sequence's ids.
 
-    The ids are read first, then the events. With a join, PostgreSQL may compare each id with each event, if its
-    statistics still show an empty table. This happens when many events have arrived since a cleaning.
+    The ids are read first, then the events. If PostgreSQL's statistics still show an empty table, because many events
+    have arrived since a cleaning, a join would compare each id with each event.
     """
     wanted = list(await session.scalars(ids.limit(page.limit).offset(page.skip)))
     await plan_with_values(session)

@@ -94,7 +94,7 @@ def encode_cursor(name: str, filters: Mapping[str, Any], key: Any) -> str:
 
     Args:
         name: The name of the list. `decode_cursor` refuses the cursor for another list, or for other filters.
-        key: The values with which the next page is read, in a form that JSON can express.
+        key: Where the next page begins, in a form that JSON can express.
     """
     written = json.dumps([_digest(name, filters), key], separators=(",", ":"), ensure_ascii=False)
     return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")

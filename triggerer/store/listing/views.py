@@ -383,7 +383,7 @@ class LaneView:
 class StreamHistoryView:
     """The figures of a stream's last hour, minute by minute.
 
-    The lists are shorter if the current owner took the stream less than an hour ago.
+    The lists are shorter if the current owner claimed the stream less than an hour ago.
     """
 
     since: datetime

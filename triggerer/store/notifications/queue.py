@@ -3,8 +3,8 @@
 A process claims a row by setting its `due_at` to a later time. If the process dies, the row is due again at that time.
 So no notification is lost, but the target may get it twice.
 
-Nothing is sent to a target while one of its rows waits for a later time. So a target that fails is not tried for each
-of its messages, and gets them in their order.
+While one row of a target waits for a later time, nothing else is sent to this target. So the target gets its messages
+in order, and a target that fails is not tried for each message.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ async def claim(
 ) -> list[QueuedMessage]:
     """Claim up to `limit` messages for each of these targets; empty if no message is due.
 
-    No message of a target is due while one of them waits for a later time, unless that one has failed `TRIED_FIRST`
-    times. The messages of a target are returned in sending order: oldest first, see also `TRIED_FIRST`.
+    While one of a target's messages waits for a later time, no message of the target is due. But a message that failed
+    `TRIED_FIRST` times does not block others, and comes after them. The other messages of a target are returned oldest
+    first.
 
     Args:
         lease: After this time the messages are due again, unless their outcome is stored.

@@ -2,8 +2,8 @@
 
 1. An event of such a DAG waits in the DAG's queue (`queued_asset_event`) until a scheduler divides it among keys.
 2. Each of these keys then has a share of the event: a row in `dag_partition_event`.
-3. A run may need events with several keys of their own, such as the hours of a day. Each of these event keys is a part
-   of the run's key. `dag_partition_part` contains the parts that have arrived.
+3. In a roll-up, a run waits for events with several keys. For instance, the run of a day waits for the events of each
+   hour. Each event key is a part of the run's key. `dag_partition_part` contains the parts that have arrived.
 4. Once the key is due, its run takes all shares of the key.
 
 While a scheduler performs these steps, it has locked the DAG's row. So two schedulers never work on one DAG.
@@ -38,9 +38,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# `_ASSETS` finds the assets that the DAG's condition names. `UNDIVIDED` reads only their entries in the queue. The
-# queue also has entries of assets that the condition no longer names, because it may name them again. On PostgreSQL a
-# plain join would read these entries too, so LATERAL looks up each named asset.
+# `_ASSETS` finds the assets that the DAG's condition names. `UNDIVIDED` reads only their entries in the queue. Entries
+# of other assets stay in the queue, because a later condition may name these assets again. On PostgreSQL a plain join
+# would read all entries, so LATERAL looks up each named asset.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
@@ -225,10 +225,7 @@ def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store the shares of divided events, and the parts that have arrived with them. Return the shares that are new.
-
-    A share that is already stored is not new. It may wait for a run, or a run may have taken it.
-    """
+    """Store the shares of divided events, and record which parts have arrived. Return the shares that are new."""
     if not shares:
         return []
     rows = [(one.partition_key, one.event.id, one.event.asset_id) for one in shares]
@@ -303,17 +300,17 @@ def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Scr
 def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
     """Return up to `limit` keys whose due time was computed (`noted_at`) at an instant later than `soon`.
 
-    `soon` is slightly in the future. So a later `noted_at` is from before the clock was set back, and the caller must
-    compute the due time again.
+    `soon` is the present instant, plus a tolerance. A later `noted_at` was stored before the clock was set back, so the
+    caller must compute the due time again.
     """
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Set `first_at` (the time of a part's first event) to `at`, in these keys' parts where it is later than `after`.
+    """Set `first_at` to `at` in the parts of these keys whose `first_at` is later than `after`.
 
-    `after` is in the future, so a later `first_at` is from before the clock was set back. A part's deadlines count from
-    `first_at`.
+    A part's deadlines count from `first_at`, the time of the part's first event. `after` is the present instant, plus a
+    tolerance. So a later `first_at` was stored before the clock was set back.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 

@@ -2,9 +2,9 @@
 
 There are two uses:
 
-- After a change of the DAG, the waiting events may belong to other partition keys.
-- An operator deletes waiting events. The DAG's waiting events go back into the queue, and those that the operator chose
-  are deleted there.
+- After a change of the DAG, its waiting events may belong to other partition keys.
+- An operator deletes some waiting events. All waiting events of the DAG go back into the queue first, and the chosen
+  events are deleted there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from triggerer.store.schema.models.dags import NEVER
 async def return_to_queue(session: AsyncSession, dag_ids: Sequence[str]) -> set[str]:
     """Put the events that wait for keys of these DAGs back into the queue, to be divided again.
 
-    Events that runs have taken stay with the runs. The caller has locked the DAGs' rows, and wakes the scheduler.
+    Events that runs have taken stay with the runs. The caller must have locked the DAGs' rows, and must wake the
+    scheduler.
 
     Returns:
         The DAGs that had waiting events.

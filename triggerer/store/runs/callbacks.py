@@ -90,7 +90,8 @@ async def mark_called(
     """Store the outcome of a call, unless another executor has claimed the call since, or the run was queued again.
 
     Args:
-        is_done: False if the call was interrupted. It becomes due again, and does not count towards `MAX_CALLS`.
+        is_done: False if the call was interrupted. The call then becomes due again, and does not count towards
+            `MAX_CALLS`.
     """
     await session.execute(
         update(DagRun)

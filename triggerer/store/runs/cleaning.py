@@ -76,8 +76,8 @@ class NeededRuns:
     - the newest run,
     - the newest run that is not a backfill's,
     - the newest run of the types `scheduled` and `asset_triggered`,
-    - of these two types, the last run with a logical date and a `run_after` before the argument `before` of
-      `needed_runs`. If the clock is set back, the timetable continues from this run.
+    - the run from which the timetable continues if the clock is set back. This run has one of these two types, a
+      logical date, and the latest `run_after` before the argument `before` of `needed_runs`.
     """
     since: datetime | None
     """The logical date of the run from which the timetable continues, see `pks`. None: there is no such run.
@@ -217,10 +217,10 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return the runs of partition keys that must stay, because an event that they took still waits in the same DAG.
+    """Return the runs that must stay, because an event that they took still waits for other partition keys of the DAG.
 
     The event may be divided among the keys again. The share that the run took (in `dag_partition_event`) then prevents
-    a second share for the run's key. The share would be deleted with the run.
+    a second share for the run's key. If the run were deleted, this share would be deleted too.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

@@ -125,7 +125,8 @@ async def read_grid(
 async def read_calendar(session: AsyncSession, dag_id: str, year: int) -> Calendar:
     """Return how many runs were queued on each day of a year, by state. At most 50,000 runs of the year are counted.
 
-    The query reads the DAG's runs from the newest back to the beginning of the year.
+    An earlier year takes longer, because the query reads the DAG's runs from the newest back to the beginning of the
+    year.
 
     Raises:
         UnknownDag: There is no such DAG.

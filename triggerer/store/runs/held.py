@@ -41,8 +41,8 @@ claim the run first.
 """
 
 # `_BROKEN` finds the runs to hold among the next claimable runs. On PostgreSQL the query locks the file's row. The DAG
-# processor writes this row before it releases the runs of a repaired file. So one of the two transactions waits for the
-# other, and no run is held for a file that was repaired meanwhile.
+# processor writes this row before it releases the runs of a repaired file. So either this query sees the repaired file,
+# or the DAG processor waits for this transaction and then releases its runs.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -96,10 +96,11 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     """A step: queue a run again, because a worker could not load the DAG's file, and hold the run for 5 to 60 seconds.
 
     The attempt does not count towards `MAX_ATTEMPTS`, and its row in `run_attempt` is deleted. The step returns one
-    row.
+    row. It changes nothing and returns no row if:
 
-    The step changes nothing and returns no row if another attempt has the run, if the run must be cancelled, or if the
-    DAG is stale.
+    - another attempt has the run,
+    - the run must be cancelled, or
+    - the DAG is stale.
     """
     # Do not reduce the run's attempt number, because the delay doubles with it. Instead, `after_attempt` excludes the
     # attempts so far from the count for `MAX_ATTEMPTS`.

@@ -207,8 +207,7 @@ async def _with_events_of(
     - Look up the run that took the event, for each event of the assets and each DAG.
 
     The quicker way is not known beforehand. So this function reads runs in growing windows, until the look-ups seem
-    cheaper. This takes a few times as long as the quicker way alone. Both ways are slow if the asset has many events
-    and no recent run took one. An index by asset and run would help, but would slow down each insert of an event.
+    cheaper. An index by asset and run would be faster, but would slow down each insert of an event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.
@@ -248,7 +247,7 @@ async def _with_events_of(
 async def _count_entries(
     session: AsyncSession, dags: Select[str], events: Select[int], enough: int
 ) -> int:
-    """Return the most queue entries that the events can have: the number of events times the number of DAGs.
+    """Return an upper bound for the number of the events' queue entries: the number of events times the number of DAGs.
 
     Counting stops once the result exceeds `enough`.
     """

@@ -30,7 +30,8 @@ class LoggedRun(NamedTuple):
 async def runs_by_log(session: AsyncSession, names: Collection[str]) -> dict[str, LoggedRun]:
     """Return the runs that have these logs, by the name of the log.
 
-    All runs are read, in pages. The name of a log replaces some characters, so it does not show the ids of its run.
+    All runs are read, in pages, because the name of a log does not always show the ids of its run: it replaces some
+    characters.
 
     Args:
         names: The logs as `<dag>/<run>.log`, below the folder `logs`.

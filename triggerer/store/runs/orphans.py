@@ -26,8 +26,8 @@ MAX_ATTEMPTS: Final = 3
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# True if no worker has started the attempt. It is False for a first attempt, because the claim of a first attempt sets
-# `started_at` (see `begin_run`).
+# True if no worker has started the attempt. The claim of a first attempt already sets `started_at` (see `begin_run`),
+# so a first attempt always counts as started.
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 
@@ -44,8 +44,8 @@ class Recovered:
 async def recover_orphans(session: AsyncSession, *, executor: str, is_alone: bool) -> Recovered:
     """Queue the running runs of dead executors again. A run fails if executors died in `MAX_ATTEMPTS` of its attempts.
 
-    An attempt that no worker had started does not count, because it cannot have killed the executor. The next attempt
-    gets the same number, and a higher epoch. A first attempt always counts, because its claim already stores its start.
+    An attempt that no worker had started cannot have killed the executor. So it does not count: the next attempt gets
+    the same number, and a higher epoch. But a first attempt always counts, because its claim already stores its start.
 
     A dead executor's workers are gone, see `triggerer.executor.lease.lease_guard`. But their launches, such as a Spark
     Connect session, may still be at work. So an attempt with open launches becomes `unknown`, and any other attempt

@@ -11,7 +11,7 @@ A running run may wait for one of these:
 - a free worker,
 - its executor, which has missed a heartbeat or whose process is gone,
 - another executor, because the executor that had the run is gone,
-- a thing or event that its attempt has reported.
+- whatever its attempt has reported, such as the start of Spark.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ async def count_queued(session: AsyncSession, dag_id: str) -> int:
 
 
 async def blocked_runs(session: AsyncSession, dag_id: str) -> dict[str, str]:
-    """Return what the queued runs of the DAG wait for while an earlier attempt may still be at work, by run id.
+    """For queued runs whose earlier attempt may still be at work, return what they wait for, by run id.
 
-    Runs that do not wait for an earlier attempt are left out.
+    Other runs are left out.
     """
     query = (
         select(DagRun.run_id, DagRun.waiting_for)

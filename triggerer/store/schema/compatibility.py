@@ -50,7 +50,7 @@ async def refuse_if_too_old(
 async def require(
     session: AsyncSession, revision: str, min_revision: str, *, is_alone: bool
 ) -> None:
-    """Store that from now on a release must contain `min_revision`, because the after-migration `revision` runs next.
+    """Refuse releases without `min_revision` from now on, because the after-migration `revision` runs next.
 
     Args:
         is_alone: True if no other process can be alive. Then registered instances are ignored.
@@ -102,7 +102,7 @@ class SchemaWatch:
         self._interval_s = interval.total_seconds()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Check the tables until cancelled. Start this after the parts have registered, see `require`.
+        """Check the tables until cancelled. Start it after this process has registered its instances, see `require`.
 
         Raises:
             ConfigurationError: The release is too old for the tables.

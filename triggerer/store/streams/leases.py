@@ -85,8 +85,8 @@ async def all_live_instances(session: AsyncSession) -> list[str]:
 async def forget_instances(session: AsyncSession) -> None:
     """Free all streams, and delete all registrations.
 
-    A standalone service calls this function when it starts. It has called `lock_exclusively`, so all other processes
-    are dead. Otherwise the service would wait until the leases of a killed process expire.
+    A standalone service calls this function when it starts. Otherwise it would wait until the leases of a killed
+    process expire. The service has called `lock_exclusively` before, so all other processes are dead.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(InstanceReport))

@@ -1,7 +1,8 @@
 """Renews and reads the marks of streams. See `triggerer.domain.watchers.stream_marks`.
 
-A mark contains the time of its last renewal. It is stored in the database, and by the producer with its position at the
-broker. If the broker's mark is newer than the database's, the database was restored from a backup.
+A mark contains the time of its last renewal. The service stores the mark in the database, and the producer stores it
+with its position at the broker. If the broker's mark is newer than the database's, the database was restored from a
+backup.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ async def renew_marks(
 async def begin_incarnation(session: AsyncSession) -> None:
     """Begin a new incarnation of all streams' marks.
 
-    Marks that brokers stored earlier cannot be compared with the new marks.
+    Call it after a restore of the database, because marks that brokers stored before the restore cannot be compared
+    with new marks.
     """
     await session.execute(update(Stream).values(incarnation=token_hex(8)))

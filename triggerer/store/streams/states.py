@@ -40,7 +40,7 @@ def write_states(changes: Sequence[StateChange]) -> Script[frozenset[Fence]]:
 
 
 def save_states(changes: Sequence[StateChange]) -> Script[None]:
-    """Store these states, at most one for each stream. The caller has checked the leases in this transaction."""
+    """Store these states, at most one for each stream. The caller must have checked the leases in this transaction."""
     rows = [
         (change.fence.stream_digest, change.fence.epoch, change.value.decode())
         for change in changes

@@ -1,4 +1,4 @@
-"""Stores the bookmarks of watchers, each in one transaction with the events before it.
+"""Stores the bookmarks of watchers, each in one transaction with the events since the previous bookmark.
 
 A bookmark is the JSON value from which a trigger without a shared stream continues.
 """

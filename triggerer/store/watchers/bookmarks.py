@@ -61,9 +61,9 @@ def write_bookmarks(
 ) -> Script[Written]:
     """Store these changes with their events. A change is stored if its fence holds and it follows the stored bookmark.
 
-    A change has an id, and `previous`, the id of the watcher's previous change. The change follows the stored bookmark
-    if the previous change stored it. If the change itself stored it, an earlier commit of the change succeeded but its
-    answer was lost. The change then counts as stored.
+    A change follows the stored bookmark if its `previous` is the id of the change that stored the bookmark. If the
+    bookmark was stored by the change itself, an earlier commit succeeded but its answer was lost. The change then
+    counts as stored.
 
     Args:
         changes: At most one for each watcher.

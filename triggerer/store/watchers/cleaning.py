@@ -1,8 +1,8 @@
 """Finds the watchers whose old events must stay, because their messages may be delivered again.
 
 The idempotency key of a stored event shows that a redelivered message is not new. So an event may be deleted only once
-the broker has advanced past its message. The store does not know the broker's position. But it takes the broker to have
-advanced past old messages if all of these conditions hold:
+the broker has advanced past its message. The store does not know the broker's position. It assumes that the broker has
+advanced past a watcher's old messages if all of these conditions hold:
 
 - an instance has the lease of the watcher's stream,
 - all watchers of the stream have been running for a while (the stream is in good order),
@@ -123,11 +123,13 @@ def _formatted(instant: datetime) -> str:
 async def mark_cleaned(
     session: AsyncSession, watcher_ids: Collection[int], before: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Store that events of these watchers from before the instant `before` are about to be deleted.
+    """Store that the events of these watchers from before the instant `before` are about to be deleted.
+
+    From then on, `ask_for_replay` refuses a replay that needs the deleted events.
 
     Returns:
-        The watchers that are behind, or for which a replay was requested. Their events must stay. From now on,
-        `ask_for_replay` refuses replays of the other watchers that need the deleted events.
+        The watchers that are behind, or for which a replay was requested. They are not marked, and their events must
+        stay.
     """
     chosen = Watcher.id.in_(watcher_ids)
     # The next statement reads the replay requests after the lock is granted, so it sees the requests of transactions

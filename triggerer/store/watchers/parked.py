@@ -253,8 +253,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages already had a row. If the watcher was in another stream then, the row refers to that
-            # stream's copy of the bytes. So delete the copies stored above that no row refers to.
+            # Some messages already had a row. A row that was written for another stream refers to that stream's body.
+            # The body stored above is then unused, so delete it.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -290,8 +290,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # The message may already have had a row, from a time when the watcher was in another stream. Such a row refers to
-    # that stream's copy of the bytes. Then no row refers to the copy stored above, and it is deleted.
+    # The message may already have had a row that was written for another stream, and refers to that stream's body. The
+    # body stored above is then unused, so delete it.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

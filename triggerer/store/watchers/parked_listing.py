@@ -155,7 +155,7 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
     """Hand the parked messages among `ids` to their watchers again. Return the number of these messages.
 
     Raises:
-        TriggererError: No file declares the watcher of one of the messages any longer.
+        TriggererError: One of the messages belongs to a watcher that no file declares any longer.
     """
     undeclared = set((await find_undeclared(session, ids)).values())
     if undeclared:

@@ -49,7 +49,8 @@ SAVE: Final = Statement(
         rewound_to="json",
     ),
 )
-# The digest is in the condition, because a watcher that has moved to another stream must keep its position there.
+# The condition includes the digest. Otherwise the owner of a watcher's former stream could delete the watcher's
+# position in its new stream.
 DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
     "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",

@@ -1,8 +1,8 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's position is newer than the backup. Without a replay, messages whose events the backup lacks would be
-skipped. So each watcher with a shared stream gets a replay request, which the stream carries out before it pulls a
-message. A stream that is not a log drops the request.
+The broker's position is newer than the backup. So the broker would not deliver again the messages whose events the
+backup lacks. Therefore each watcher with a shared stream gets a replay request. The stream carries out the request
+before it pulls a message. A stream that is not a log drops the request.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ async def _request(
 ) -> datetime:
     """Store a request, and return from which instant on the watcher's log is read again.
 
-    The request does not start before `cleaned_before`: earlier events were deleted, and with them the keys that show
-    which messages are repeats. No message is missed, because the broker had advanced past the messages of the deleted
-    events.
+    The replay does not start before `cleaned_before`, because earlier events were deleted. So the store no longer has
+    the keys that show which messages are repeats. No message is missed, because the broker had advanced past the
+    messages of the deleted events.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)

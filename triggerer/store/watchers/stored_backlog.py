@@ -38,7 +38,7 @@ async def read_stored(
             is empty.
         after: Only messages with higher ids than this.
         lane: Only messages of this lane. None: of all lanes.
-        max_bytes: Reading stops after the message with which the total size reaches this number.
+        max_bytes: Reading stops after the message that brings the total size to this number or more.
     """
     reads_it = (
         select(Watcher.id)
@@ -78,7 +78,8 @@ async def read_stored(
             summed.c.failures,
         )
         .join(ParkedBody, ParkedBody.id == summed.c.body_id)
-        # `bytes_before` does not count the message itself. So the first message is returned even if it is too large.
+        # `bytes_before` is the size of the earlier messages. So the first message is returned even if it is larger than
+        # `max_bytes`.
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )

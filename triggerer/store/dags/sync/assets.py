@@ -42,10 +42,11 @@ async def _rename_assets(
     """Rename assets: a new asset takes over an undeclared asset's row, if their names or their URIs are equal.
 
     An asset is undeclared if no DAG file declares it. The renamed row keeps its watchers, queued events and schedules.
-    Events keep the name and URI under which they were recorded. If two new assets match one row, the asset whose name
-    sorts first gets the row.
+    Events keep the name and URI under which they were recorded.
 
-    Names and URIs are unique. If a second undeclared asset has the new name or URI, it is renamed to `x-retired:<id>`.
+    - If two new assets match one row, the asset whose name sorts first gets the row.
+    - Names and URIs are unique. If a second undeclared asset has the new name or URI, it is renamed to
+      `x-retired:<id>`.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}

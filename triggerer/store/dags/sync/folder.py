@@ -84,7 +84,8 @@ async def sync_folder(
         files: Every file of the folder, by path; None if the file is not parsed yet.
         now: The time to store with changed rows.
         gone_for: How long ago missing files were last seen, by path, if known.
-        reading: Whether files are still to be read. If so, new streams stay closed. None: all files have been read.
+        reading: How far the files have been read. New streams stay closed while files are unread. None: all files have
+            been read.
         reread: Files that were read since the last call. Runs that wait because a worker could not load their file are
             released, to be tried again.
     """

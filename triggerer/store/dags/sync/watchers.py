@@ -38,7 +38,7 @@ async def sync_watchers(
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         assets: The ids of all assets.
         changed: The digests of the changed streams are added to it, and its `is_restoring` is set.
-        reading: Whether files are still to be read.
+        reading: How far the DAG files have been read.
     """
 
     def identity(key: WatcherKey) -> tuple[int, str] | None:

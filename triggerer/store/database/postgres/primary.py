@@ -1,8 +1,8 @@
 """Opens all connections to the primary, the PostgreSQL server that accepts writes.
 
-After a failover, the former primary may still accept writes, for instance if it was only cut off. Those writes would be
-lost. Each promotion begins a new timeline with a higher number. So once a process has seen a timeline, it connects to
-no server with a lower number.
+After a failover, a former primary that was only cut off may still accept writes, which would be lost. Each promotion
+begins a new timeline with a higher number. So once a process has seen a timeline, it connects to no server with a lower
+number.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 
 
 class Primary:
-    """Opens connections to the one server of a URL that takes writes. Each `Database` has one `Primary`.
+    """Opens connections to the server of a URL that accepts writes. Each `Database` has one `Primary`.
 
     Raises:
         ConfigurationError: An option of the URL has an invalid value.

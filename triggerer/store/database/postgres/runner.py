@@ -31,9 +31,8 @@ ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # Four connections: for recording events, scheduling, claiming runs and writing results, so that none of these waits for
 # another.
 _SIZE: Final = 4
-# `enable_seqscan = off`: the server must use indexes. While a table is small, the server would otherwise plan to scan
-# the whole table, and keep this plan until the table is analysed. In a test with such scans, the server's time per run
-# grew by a third within the first 1,600 runs.
+# `enable_seqscan = off`: the server must use indexes. Otherwise the server would plan to scan a table while the table
+# is small, and keep this plan until the table is analysed.
 # `force_generic_plan`: the server plans each statement once, for all values. Planning the scheduler's query each time
 # took three times as long as executing it.
 _SETTINGS: Final = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"

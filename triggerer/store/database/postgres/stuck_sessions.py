@@ -23,7 +23,8 @@ from triggerer.store.database.postgres.primary import STATEMENT_TIMEOUT_S
 
 _log = LazyLogger(__name__)
 
-# How long a session may wait for its client to send the arguments. Equal to `idle_in_transaction_session_timeout`.
+# How long a session may wait for its client to send a statement's arguments. Equal to
+# `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
 # How long a session may wait for its client to read the rows. This limit is longer than the one above, because a client
 # may read many rows over a slow network.

@@ -67,7 +67,7 @@ class SqliteConnections:
 
 
 class _Connection(aiosqlite.Connection):
-    """A connection that records, in the set `ending`, a future for the end of its thread. `stop` creates the future."""
+    """A connection whose `stop` adds a future to the set `ending`. The thread's end completes the future."""
 
     def __init__(self, connector: Any, ending: set[asyncio.Future[Any]]) -> None:
         super().__init__(connector, iter_chunk_size=64)

@@ -37,7 +37,7 @@ class _RollbackFailed(Exception):
 
 
 class SqliteRunner(ScriptRunner):
-    """Performs scripts on one connection. While `perform` runs, the caller lets no other task of this process write."""
+    """Performs scripts on one connection. The caller must let no other task of this process write during `perform`."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class SqliteRunner(ScriptRunner):
     ) -> T:
         """Perform a script in a transaction. Called in the connection's thread.
 
-        The script's announcements are added to `collected` at the end of the script, as one item. A caller that no
-        longer waits may already be reading the announcements, so they must not change under it.
+        The script's announcements are added to `collected` as one item, at the end of the script. A caller that stopped
+        waiting may read `collected` at any time, so an item must never change.
         """
         announced: Announced = {}
         connection.execute("BEGIN IMMEDIATE")

@@ -56,9 +56,11 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements as wake-ups until cancelled.
 
-    A lost connection to PostgreSQL is opened again, with growing delays. Announcements may have been missed in between,
-    so all subscribers are then woken about everything. On SQLite the caller must have called `lock_exclusively`: there
-    is one socket for announcements, and a second listener would take it over.
+    A lost connection to PostgreSQL is opened again, with growing delays. All subscribers are then woken about
+    everything, because announcements may have been missed.
+
+    On SQLite the caller must have called `lock_exclusively`. There is one socket for announcements, and a second
+    listener would take it over.
 
     Args:
         wakeups: Where to publish. None: `database.wakeups`.
@@ -100,7 +102,7 @@ async def check_announcements(database: Database) -> None:
 
     Raises:
         ConfigurationError: No announcement arrives. For instance, a pooler in transaction mode uses another connection
-            for each transaction. The parts of the service would notice changes only in their sweeps.
+            for each transaction. The service would then notice changes only in its sweeps.
         StoreUnavailable: The database is away.
     """
     if database.dialect == "sqlite":
@@ -191,8 +193,8 @@ async def _listen_on_postgres(
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
-                # Report the start although there is no connection. Once there is one, `publish_everything` makes up for
-                # the missed announcements.
+                # Report the start although there is no connection, so that the caller need not wait for the database.
+                # Once there is a connection, `publish_everything` makes up for the missed announcements.
                 started = True
                 task_status.started()
         delay = backoff.next_delay()

@@ -28,7 +28,8 @@ _ANNOUNCED: Final = "triggerer.announced"
 class Signal(StrEnum):
     """The kind of change that a commit made.
 
-    The subjects of a wake-up are the changed objects. The parentheses below say by which ids each signal names them.
+    The subjects of a wake-up are the changed objects. The parentheses below show which ids a signal uses for its
+    subjects.
     """
 
     EVENTS_QUEUED = "events_queued"
@@ -137,8 +138,8 @@ class Wakeups:
 def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
     """Wake the signal's subscribers in all processes when the session's transaction has committed.
 
-    Nobody is woken if the transaction rolls back. Without `subjects`, the wake-up is about all subjects. The session
-    must come from `Database.transaction`.
+    If the transaction rolls back, no subscriber is woken. Without `subjects`, the wake-up is about all subjects. The
+    session must come from `Database.transaction`.
     """
     announced: Announced = session.info.setdefault(_ANNOUNCED, {})
     announced.setdefault(signal, set()).update(subjects or (ALL,))

@@ -59,7 +59,7 @@ class AnnouncementTransport:
     def receive(self, message: str | bytes, wakeups: Wakeups) -> None:
         """Publish another process's announcement as wake-ups, and ignore this process's own announcements.
 
-        `Database` has published those already, when it committed.
+        At each commit, `Database` has already published this process's announcement.
         """
         try:
             fields = orjson.loads(message)
@@ -68,8 +68,8 @@ class AnnouncementTransport:
             for name, subjects in fields.items():
                 wakeups.publish(Signal(name), *map(str, subjects))
         except (ValueError, AttributeError, TypeError):
-            # The message came from another release, or from another program on this channel. Wake everybody, because
-            # it may announce anything.
+            # The message came from another release, or from another program on this channel. It may announce any
+            # change, so wake all subscribers.
             _log.warning("an announcement could not be read", message=str(message)[:200])
             wakeups.publish_everything()
 

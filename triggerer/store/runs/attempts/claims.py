@@ -21,11 +21,9 @@ from triggerer.store.database.statement import Statement, in_list, instant_from,
 class ClaimRuns:
     """A step: set queued runs to running for this executor alone. `claimed_runs` makes orders from its rows.
 
-    A run cannot be claimed if it is held, or if somebody asked to cancel it. Runs that another executor is claiming at
-    this moment are skipped.
-
-    The claim stores the start of a run's first attempt. `triggerer.store.runs.attempts.steps.begin_run` stores the
-    start of later attempts.
+    These runs are skipped: held runs, runs that a user asked to cancel, and runs that another executor is claiming at
+    this moment. The claim stores when a run's first attempt started. For later attempts,
+    `triggerer.store.runs.attempts.steps.begin_run` stores the start.
     """
 
     executor: str

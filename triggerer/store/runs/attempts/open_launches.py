@@ -22,7 +22,7 @@ _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 async def open_launches_of_ended_runs(
     session: AsyncSession, *, executor: str, is_alone: bool, limit: int
 ) -> list[tuple[int, FormerLaunch]]:
-    """Return the open launches of ended runs, each with its run's primary key.
+    """Return the launches that have not ended although their run has, each with its run's primary key.
 
     The launch that was seen longest ago comes first. Only the runs of this executor and of dead executors are searched.
 
@@ -65,10 +65,10 @@ async def open_launches_of_ended_runs(
 def update_launches(launches: Sequence[tuple[int, Launch]]) -> Script[None]:
     """Store the current states of launches whose run has ended, and settle the attempts that were unknown.
 
-    The state is stored even if the run has a later attempt. A launch that the store shows as ended does not change.
+    A state is stored even if the run has a later attempt. A launch that has ended does not change.
 
-    Both happen in one transaction. Nobody looks again at a run without open launches, so an attempt that was left
-    unknown would stay unknown for ever.
+    Both happen in one transaction, because a run without open launches is not looked at again. An attempt that was not
+    settled with its last launch would stay unknown for ever.
 
     Args:
         launches: Each launch with its run's primary key.

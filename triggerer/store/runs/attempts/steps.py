@@ -1,8 +1,8 @@
 """Steps that change the attempts of runs and their launches. `triggerer.store.runs.attempts.claims` inserts attempts.
 
 A launch is something that an attempt started outside its process, such as a Spark Connect session. A launch without
-`ended_at` is open. An open launch of an earlier attempt may still write data, so later attempts do not execute the
-user's code until it ends.
+`ended_at` is open, and may still write data. So while an earlier attempt has an open launch, later attempts do not
+execute the user's code.
 
 An executor's report about an attempt is stored only while the run's row shows this executor and the attempt's epoch.
 """
@@ -34,8 +34,8 @@ _LONGEST_DELAY: Final = timedelta(seconds=60)
 def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker starts an attempt now. It returns one row if this executor still has the run.
 
-    If the executor dies later, the stored time tells `recover_orphans` that the attempt had started. The claim of a
-    run's first attempt already stores the time. So the first attempt needs no `begin_run`, which saves a transaction.
+    If the executor dies later, the stored time tells `recover_orphans` that the attempt had started. A run's first
+    attempt does without this step, because its claim already stores the time. This saves a transaction.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
@@ -97,11 +97,11 @@ def leave_attempts(
 def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
     """A step: queue a run again, because an earlier attempt may still be at work, and hold the run for a while.
 
-    The attempt of `order` does not count towards `MAX_ATTEMPTS`, and its row is deleted. The hold lasts for half of the
-    time for which the earlier attempt has been unknown, but at least 5 and at most 60 seconds. If no launch is open any
-    more, there is no hold.
+    The attempt of `order` does not count towards `MAX_ATTEMPTS`, and its row is deleted. The hold lasts half as long as
+    the earlier attempt has been unknown, but at least 5 and at most 60 seconds. If no launch is open any longer, there
+    is no hold.
 
-    The step returns one row. If another attempt has the run, or the run must be cancelled, it changes nothing and
+    The step returns one row. If another attempt has the run, or the run must be cancelled, the step changes nothing and
     returns no row.
     """
     now = datetime.now(UTC)

@@ -51,11 +51,10 @@ class Unchanged:
     """A condition for creating a run: the DAG's row has not changed since the scheduler read it.
 
     A scheduler that creates a run of the DAG also changes this row. So if the condition holds, no other scheduler has
-    created a run of the DAG since. A `CreateRun` with this condition is a whole transaction, and notifies other
+    created a run of the DAG since. A `CreateRun` with this condition is a whole transaction, so it also notifies other
     processes of the run.
 
-    On SQLite no condition is needed: no other process can write between the reading of the row and the creation of the
-    run.
+    SQLite does not need the condition, because no other process can write while the scheduler decides.
 
     Args:
         version: The version (`xmin`) of the DAG's row when it was read.
@@ -68,11 +67,11 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class CreateRun:
-    """A step: create a run. It returns a row (primary key, run id, run_after), or none if the run's id exists already.
+    """A step: create a run. It returns a row (primary key, run id, run_after).
 
-    `triggerer.store.runs.creation.create_run.create_run` explains the fields. If the run takes events, the step also
-    changes the DAG's row, so that another scheduler notices the new run. If `unchanged` is given but the DAG's row has
-    changed, the step does nothing and returns no row.
+    It returns no row if the run's id exists already, or if `unchanged` is given but the DAG's row has changed. If the
+    run takes events, the step also changes the DAG's row, so that another scheduler notices the new run.
+    `triggerer.store.runs.creation.create_run.create_run` explains the fields.
     """
 
     dag_id: str
@@ -175,9 +174,8 @@ _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# The inner query returns one value, the highest id to take, so the database executes it only once. A planner that
-# misjudges sizes could execute an inner query for a list of ids again for each row. `_POSTGRES_TAKE_OLDEST` also has
-# such an inner query.
+# The inner query returns one value, the highest id to take. So the database executes the inner query once. If it
+# returned a list of ids, a planner with wrong statistics might execute it again for each row.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
@@ -224,8 +222,8 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# This UPDATE waits for another transaction that is changing the DAG's row. It then checks a condition on `xmin` with
-# the row's committed version.
+# If another transaction is changing the DAG's row, this UPDATE waits for its end. A condition on `xmin` is then checked
+# with the committed version of the row.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

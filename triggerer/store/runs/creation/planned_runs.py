@@ -133,9 +133,9 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
         yield dag.dag_id, asset_id, each, each * len(taking)
 
 
-# The statement skips DAGs whose rows are locked by other transactions, so two such statements never wait for each
-# other. It also skips a row whose last version has another `xmin` than the scheduler read. If `xmin` is equal, no other
-# scheduler has created a run of the DAG since.
+# The statement skips DAGs whose rows other transactions have locked, so two such statements never wait for each other.
+# It also skips a DAG whose row no longer has the `xmin` that the scheduler read. If `xmin` is equal, no other scheduler
+# has created a run of the DAG since.
 #
 # PostgreSQL takes the statement's snapshot before `clock` reads the time. So a run that gets this time as its
 # `run_after` is not older than one of its events.
@@ -182,9 +182,9 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# `_TAKE` assigns waiting events to the new runs. The lateral queries in `_ALL` and `_OLDEST` find the places (`ctid`)
-# of the queue's rows. In a plain join, a planner that assumes an empty queue would read the waiting events of all DAGs.
-# `coalesce` keeps the planner from reading the partial index of waiting events from its start.
+# `_TAKE` assigns waiting events to the new runs. A planner that assumes an empty queue would read the waiting events of
+# all DAGs. The lateral queries in `_ALL` and `_OLDEST` prevent this: they find the places (`ctid`) of one DAG's rows at
+# a time. `coalesce` keeps the planner from using the partial index of waiting events instead.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

@@ -1,9 +1,12 @@
 """Numbered scripts that bring a database to the schema of this release's models.
 
-`versions/0001_initial.py` creates the tables of release 0.1.0. The name of a later script shows when it runs:
-`NNNN_before_*.py` before the code is replaced, and `NNNN_after_*.py` once no process of the previous release is left.
-The previous release still works with the tables after a before-migration. A script's revision is the name of its file.
-CONTRIBUTING.md explains how to write a migration.
+`versions/0001_initial.py` creates the tables of release 0.1.0. The file name of a later script shows when the script
+runs:
+
+- `NNNN_before_*.py`: before the code is replaced. The previous release still works with the tables.
+- `NNNN_after_*.py`: once no process of the previous release is left.
+
+A script's revision is its file name. CONTRIBUTING.md explains how to write a migration.
 """
 
 from __future__ import annotations

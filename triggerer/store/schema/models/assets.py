@@ -42,11 +42,10 @@ class Asset(Base):
 class FormerIdentity(Base):
     """A former name and URI of an asset, and the last event that was recorded under them.
 
-    When an asset's name or URI changes, its row in `asset` stays. So watchers, queues and schedules continue, and no
-    event is lost during the change.
+    When an asset's name or URI changes, its row in `asset` stays, so watchers, queues and schedules continue.
 
-    Of the asset's former identities, an event has the one with the lowest `last_event_id` that is equal to the event's
-    id or higher. If there is none, the event has the asset's current identity.
+    An event belongs to the former identity with the lowest `last_event_id` that is not below the event's id. If there
+    is none, the event belongs to the asset's current identity.
     """
 
     __tablename__ = "asset_former_identity"
@@ -79,16 +78,15 @@ class AssetAliasMember(Base):
 class AssetEvent(Base):
     """An update of an asset.
 
-    On PostgreSQL, an event with a lower id may be committed later. So the highest id that a client saw is no cursor,
-    see `triggerer.store.events.following`.
+    On PostgreSQL, an event may be committed after an event with a higher id. So a client that asks only for ids above
+    the highest id that it saw would miss events, see `triggerer.store.events.following`.
     """
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # These columns identify an event. They are equal for a redelivered message, a repeated commit and another
-        # attempt of a task, so that the event is stored once. The column of keys is never null: an event without an
-        # idempotency key gets a unique one that begins with "~". The key comes first in the index, so that rows that
-        # are written together are neighbours, even if they belong to a thousand watchers.
+        # These columns identify an event. Their values are equal for a redelivered message, a repeated commit and
+        # another attempt of a task, so the event is stored once. An event without an idempotency key gets a unique key
+        # that begins with "~". The key comes first in the index, so that rows that are written together are neighbours.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
@@ -100,8 +98,8 @@ class AssetEvent(Base):
             "id",
             sqlite_where=_BY_TASKS,
         ),
-        # Without AUTOINCREMENT, SQLite gives the highest ids again once their rows are deleted. A leftover queue entry
-        # of a deleted event would then refer to a new event.
+        # Without AUTOINCREMENT, SQLite reuses the highest ids once their rows are deleted. A leftover queue entry of a
+        # deleted event would then refer to a new event.
         {"sqlite_autoincrement": True},
     )
 
@@ -124,17 +122,20 @@ class AssetEvent(Base):
 class QueuedAssetEvent(Base):
     """An entry in the queue of a DAG: an asset event that waits for the DAG, or that a run of the DAG has taken.
 
-    The transaction that stores an event also inserts its entries, even for paused DAGs. A DAG has one entry for each
-    event (the primary key), so two of its runs cannot take the same event. An entry is deleted with its run, its event
-    or its DAG, by an operator, or if its event cannot be divided among partition keys.
+    The transaction that stores an event also inserts its entries, even for paused DAGs. The primary key allows one
+    entry for each event and DAG, so two runs of a DAG cannot take the same event. An entry is deleted:
+
+    - with its run, its event or its DAG,
+    - by an operator,
+    - if its event cannot be divided among partition keys.
     """
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
         # The key begins with the event, so that new entries go to the end of the index. A key that began with the DAG
-        # would slow down the query for a DAG's waiting events. If PostgreSQL planned this query while the queue is
-        # empty, it would choose the key instead of the index below. The cached plan would later read every event that
-        # the DAG ever had.
+        # would mislead PostgreSQL. If it planned the query for a DAG's waiting events while the queue is empty, it
+        # would choose the key instead of the index below. The cached plan would later read every event that the DAG
+        # ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

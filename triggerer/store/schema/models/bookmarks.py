@@ -9,7 +9,7 @@ from triggerer.store.schema.models.base import Base, BigId
 
 
 class WatcherBookmark(Base):
-    """The last bookmark of a watcher, written in the same transaction as the events that it covers.
+    """The last bookmark of a watcher, written in one transaction with the trigger's events.
 
     The row stays as long as the watcher's row. If a deleted watcher is declared again, it continues from its bookmark.
     """

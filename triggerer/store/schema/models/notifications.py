@@ -39,7 +39,7 @@ class NotifiedSubject(Base):
     """The last message about a watcher or a DAG, see `triggerer.domain.notifications.LastNotification`.
 
     The row with the event `digest` and an empty subject is about the last digest. Processes lock this row before they
-    create notifications.
+    create notifications, so that no two processes notify people of the same occurrence.
     """
 
     __tablename__ = "notified_subject"

@@ -1,6 +1,6 @@
 """The partition keys of DAGs: the events that arrived for each key, and the runs that took them.
 
-An event that belongs to several keys has a share in each. The run of a key may wait for several parts, such as the
+An event for several keys has a share in each key. In a roll-up, the run of a key waits for several parts, such as the
 hours of a day.
 """
 

@@ -18,9 +18,11 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 class WatcherPosition(Base):
     """The position of a watcher that is behind in a lane of a log: its backlog begins there.
 
-    The row is written under the stream's lease. It is deleted once the watcher has caught up and the broker has
-    advanced to the position. It is also deleted with the watcher, or when the watcher's trigger moves to another
-    stream.
+    The row is written under the stream's lease. It is deleted:
+
+    - once the watcher has caught up and the broker has advanced to the position,
+    - when the watcher's trigger moves to another stream,
+    - with the watcher.
     """
 
     __tablename__ = "watcher_position"

@@ -34,8 +34,8 @@ class Trigger(Base):
 class Watcher(Base):
     """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
-    The row stays when the watcher is deleted, because its id is a part of its events' identity. If the watcher is
-    declared again, the store finds the events of a redelivered message by this id.
+    The row stays when the watcher is deleted, because its id is a part of its events' identity. So if the watcher is
+    declared again, the store still recognises redelivered messages.
     """
 
     __tablename__ = "watcher"
@@ -131,8 +131,8 @@ class ProcessSettings(Base):
 class InstanceReport(Base):
     """The last report of an instance about its live state, which is otherwise only in memory.
 
-    A triggerer reports its streams. An executor reports the address where it serves the logs of runs. A report is
-    written in a transaction of its own. If the instance cannot write, the old report stays, and readers show its age.
+    A triggerer reports its streams. An executor reports the address where it serves the logs of runs. If the instance
+    cannot write, the old report stays, and readers show its age.
     """
 
     __tablename__ = "instance_report"
