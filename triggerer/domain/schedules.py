@@ -223,8 +223,11 @@ def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
     """Return the schedule as the store writes it.
 
-    The form is an expression as `triggerer.domain.conditions` writes it, `{"timetable"}`, `{"either": {"timetable",
-    "assets"}}`, `{"both": {"timetable", "assets"}}` or `{"partitioned": {"assets", "default_mapper", "mappers"}}`.
+    - `OnAssets`: the expression as `triggerer.domain.conditions` writes it
+    - `OnTime`: `{"timetable"}`
+    - `OnEither`: `{"either": {"timetable", "assets"}}`
+    - `OnBoth`: `{"both": {"timetable", "assets"}}`
+    - `OnPartitions`: `{"partitioned": {"assets", "default_mapper", "mappers"}}`
 
     Raises:
         DagError: No entry point provides the timetable.

@@ -98,10 +98,10 @@ def merge(
 def files_with_lost_definitions(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the files among `paths` that have lost a definition in force, if no other file has the definition now.
+    """Return the files among `paths` that no longer contain a definition in force, if no other file contains it.
 
     Args:
-        files: All files of the folder. Broken files are never returned, because their definitions stay in force.
+        files: All files of the folder. A broken file is never returned, because its definitions stay in force.
     """
     usable = [file for file in files if not file.is_broken]
     candidates = {file.path for file in usable} & {*paths}

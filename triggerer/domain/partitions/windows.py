@@ -102,8 +102,8 @@ class HourWindow(_Steps):
 class DayWindow(_Steps):
     """A day, whose parts are its 24 hours.
 
-    A day has 23 parts if the clock skips an hour. It has 25 parts if the clock shows an hour twice, and event keys have
-    the UTC offset.
+    A day has 23 parts if the clock skips an hour. If the clock repeats an hour, the day has 25 parts if the event keys
+    show the UTC offset, otherwise 24.
     """
 
     _count, _step = 24, _HOUR

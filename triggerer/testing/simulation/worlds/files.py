@@ -30,7 +30,7 @@ class File:
 class Files:
     """The DAGs folder, which survives restarts of the simulated process.
 
-    The folder has its own random generator, so that the random choices of worlds without files do not change.
+    The folder has its own random generator, so that a seed makes the same other choices with and without files.
     """
 
     def __init__(self, seed: int, store: Store) -> None:

@@ -343,10 +343,9 @@ class Instance:
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Check the reason for which an instance releases streams (L4).
+        """Check that an instance has a reason to release these streams (L4).
 
-        Either the instance owns more than its share of the streams, or the number of each stream's triggers has
-        changed.
+        The instance owns more than its share of the streams, or the number of each stream's triggers has changed.
         """
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:

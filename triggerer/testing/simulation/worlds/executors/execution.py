@@ -74,10 +74,7 @@ class Timeline:
 
 
 class ExecutionChecker:
-    """Checks that a run has at most one worker process at a time (S12).
-
-    The processes report their beginning and end.
-    """
+    """Checks that a run has at most one worker process at a time (S12)."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.violation: Violation | None = None
