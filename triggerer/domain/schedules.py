@@ -21,7 +21,7 @@ from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey
 
 # The timetables are imported inside functions, because importing the cron parser takes a tenth of a second. Many
-# commands and workers do not need it.
+# commands and workers do not need the parser.
 if TYPE_CHECKING:
     from triggerer.domain.timetables import (
         DagRunInfo,

@@ -394,7 +394,7 @@ class StreamHarness:
             self._bookmarks.refuse()
 
     async def quiesce(self) -> None:
-        """Wait until the runtime and the plugins are idle. They then continue only if the test acts or moves the clock.
+        """Wait until the runtime and the plugins are idle. Then nothing happens until the test acts or moves the clock.
 
         Waits for work in threads too, but not for sleeps in real time or for a broker.
 

@@ -132,7 +132,8 @@ def _add_asset(
 ) -> None:
     """Add an asset of a file. The file that defines the asset wins over files that import it.
 
-    The order of the files must not decide. Otherwise, each parse could store another version of the asset.
+    The result must not depend on the order of the files. Otherwise, each parse could store another version of the
+    asset.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:

@@ -63,7 +63,9 @@ class PartitionMapper(ABC):
         return (decoded,)
 
     def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
-        """Several keys may name one part: return the key that `encode_upstream` writes for the part that `key` names.
+        """Return the key that `encode_upstream` writes for the part that `key` names.
+
+        Several keys may name one part. This method maps all of them to one key.
 
         Args:
             length: The length of a part of the window, as for `encode_upstream`.

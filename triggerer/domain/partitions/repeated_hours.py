@@ -42,7 +42,7 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return the two instants at which the first part of the repeated time begins; empty if no part begins in it.
+        """Return two instants with equal clock times at which a part of the day begins, earlier first; empty: none.
 
         For example, if the clock shows the time from 02:00 to 03:00 twice, an hour begins at both instants of 02:00.
 

@@ -132,8 +132,8 @@ class TemporalMapper(PartitionMapper):
         moment = style.parse(key)
         if moment.tzinfo is None:
             return moment
-        # The clock may skip the beginning of the period that the key names. For example, on Lord Howe Island the hour
-        # `T02+1100` begins at 02:30. Then return the first time that the clock shows in the period.
+        # If the clock skips the beginning of the period that the key names, return the first time that the clock shows
+        # in the period. For example, on Lord Howe Island the hour `T02+1100` begins at 02:30.
         wall = moment.replace(tzinfo=None)
         is_rest = self._is_skipped(wall) and style.format(self._begin(wall)) == key
         local = self._begin(wall) if is_rest else moment.astimezone(self._zone)

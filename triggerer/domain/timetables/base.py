@@ -25,7 +25,7 @@ class TimeRestriction(NamedTuple):
     """The limits that a DAG sets for its timetable.
 
     `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no limit. Without `catchup`,
-    a timetable also leaves out missed runs. Most timetables then keep only the last missed run.
+    a timetable leaves out missed runs. Most timetables leave out all missed runs except the last.
     """
 
     earliest: datetime | None

@@ -108,7 +108,8 @@ class RollingWindow(DerivedTimetable):
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
         # A run's logical date is the end of its interval in `timetable`, minus `window`. So allow intervals that end
-        # between `start + window` and `end + window`. An interval longer than `window` may start before `start`.
+        # between `start + window` and `end + window`. Such an interval starts before `start` if it is longer than
+        # `window`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 
@@ -207,7 +208,7 @@ class RollUp(Consecutive):
         if first is None:
             return None
         start, end = first.data_interval
-        # If the DAG had another schedule before, the last run's interval may overlap the new interval. Then begin where
+        # If the DAG had another schedule before, the last run's interval may overlap the new interval. So begin where
         # the last run's interval ended.
         if last is not None:
             start = max(start, last.end)

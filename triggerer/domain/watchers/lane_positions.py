@@ -1,8 +1,8 @@
 """The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
 
-A log can be read again from any position. A lane is one ordered sequence of its messages, such as a Kafka partition. A
-watcher that misses a message which another watcher has processed falls behind. It then reads the lane alone, from its
-own position.
+A log can be read again from any position. A lane is one ordered sequence of a log's messages, such as a Kafka
+partition. A watcher falls behind if it misses a message that another watcher has processed. From then on, it reads the
+lane alone, from its own position.
 """
 
 from __future__ import annotations

@@ -188,8 +188,8 @@ class Supervisor:
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()
-        # A dead instance seems to be alive, with room for streams, until its leases and its registration expire. They
-        # expire later if the database's clock was set back.
+        # A dead instance seems to be alive, with room for streams, until its leases and its registration expire. If the
+        # database's clock was set back, that takes longer.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()

@@ -35,7 +35,7 @@ PRESETS: Final = {
 }
 # Longer than any clock change: Samoa once skipped a whole day.
 _A_DAY_AND_MORE = timedelta(hours=26)
-# Dates at which searches begin. A search of croniter ends after 50 years. From these three dates, the searches reach
+# Dates at which searches begin. croniter gives up a search after 50 years. From these three dates, the searches reach
 # every year that an expression may name.
 _PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
 # A search must begin between these dates. Otherwise croniter could fail at the ends of the calendar: years 1 and 9999.

@@ -59,7 +59,7 @@ _SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
 class CatchingUpDraws:
     """The settings for falling behind and catching up, drawn once for each seed.
 
-    The settings have their own random generators, so that the seed's other random choices do not change.
+    The settings have their own random generators, so that their draws do not change the seed's other random choices.
     """
 
     is_on: bool

@@ -152,7 +152,7 @@ def has_marks(scenario: Scenario) -> bool:
 
 
 def has_relapses(scenario: Scenario) -> bool:
-    """Whether watchers get other arguments when they have just caught up: in a tenth of the suitable seeds.
+    """Whether watchers get new arguments when they have just caught up: in a tenth of the suitable seeds.
 
     A suitable seed has a log, and no outages, poison, instant answers or standstills. The chosen seeds have one stream
     and few other faults, so that watchers fall behind for a moment, again and again.
@@ -205,11 +205,11 @@ def has_partitions(seed: int) -> bool:
 
 
 def sizes_of(seed: int, what: str) -> random.Random:
-    """Return the random generator for sizes in bytes. It is separate, so that a seed's other choices do not change."""
+    """Return a random generator for sizes in bytes. Its draws do not change a seed's other random choices."""
     return random.Random(f"sizes {seed} {what}")
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether there is a single queue with one lane: in two of five seeds with a queue. Most steps go to backlogs."""
+    """Whether a single queue has one lane, so that most steps go to backlogs: in two of five seeds with a queue."""
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4

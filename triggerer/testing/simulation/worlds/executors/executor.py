@@ -275,8 +275,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # No worker executes this run, because this executor is still writing the run's result. If the result is
-            # from an older attempt, the current attempt is lost. Only another sweep finds the lost attempt.
+            # No worker executes these runs, because this executor is still writing their results. If a result is from
+            # an older attempt, the run's current attempt is lost. Only another sweep finds the lost attempt.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

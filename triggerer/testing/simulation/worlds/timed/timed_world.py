@@ -1,6 +1,6 @@
 """A separate world of one to four schedulers, with DAGs that have timetables.
 
-It has its own virtual time, and its own random generator.
+The world has its own virtual time, and its own random generator.
 """
 
 from __future__ import annotations
