@@ -45,8 +45,8 @@ class AssetWatcher:
             weaker, `triggerer check` reports an error, and the service does not start the trigger. None: accept any
             guarantee.
     Raises:
-        DagError: `name` or `guarantee` is invalid, or `trigger` is no `BaseEventTrigger`. Another kind of trigger may
-            report that a condition is true. Such a trigger would fire again and again.
+        DagError: `name` or `guarantee` is invalid, or `trigger` is no `BaseEventTrigger`. A trigger of another kind may
+            report a condition. Such a trigger would fire again and again while the condition is true.
     """
 
     name: str

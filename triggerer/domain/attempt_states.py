@@ -46,7 +46,7 @@ ENDS: Final = frozenset(
 )
 
 # `INTENDED` may become a final state directly, because an attempt may end before the store learns that it began. A
-# final state never changes: the next attempt begins because it trusts this state.
+# final state never changes, because the next attempt may already have begun.
 _MOVES: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     AttemptState.INTENDED: ENDS
     | {AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.UNKNOWN},

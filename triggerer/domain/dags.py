@@ -65,15 +65,15 @@ class DAG:
         events_per_run: The most events of each asset in one run; None: a run takes all queued events.
         on_success_callback, on_failure_callback: Functions that a worker calls with a mapping after a run has succeeded
             or failed. Errors that they raise are logged.
-        start_date, end_date: The scheduler makes runs between these dates, both included; None: no limit. For a
+        start_date, end_date: The scheduler creates runs between these dates, both included; None: no limit. For a
             timetable of data intervals, the start of the interval counts. A cron expression uses the zone of
             `start_date`. Dates without a zone are UTC. An `end_date` before `start_date` is an error.
-        catchup: True to make all runs that a timetable missed after `start_date` or during a pause, in order. False to
-            make at most the last missed run.
-        min_run_gap: The least time between two runs that the scheduler makes. Events that arrive in the gap go into
+        catchup: True to create all runs that a timetable missed after `start_date` or during a pause, in order. False
+            to create at most the last missed run.
+        min_run_gap: The least time between two runs that the scheduler creates. Events that arrive in the gap go into
             the next run.
         quiet_period: Queued events start a run only once no further event has arrived for this time.
-        depends_on_past: True to make a run only when the previous run has succeeded.
+        depends_on_past: True to create a run only when the previous run has succeeded.
         priority: Queued runs with a higher priority are executed first.
         max_parallel_tasks: The most tasks of one run that are executed at once. A task still waits for its upstream
             tasks.

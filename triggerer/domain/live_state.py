@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LaneLive:
-    """A lane that stands, or that has messages which are outstanding or wait at the broker.
+    """A lane that stands, that has outstanding messages, or that has messages which wait at the broker.
 
     A lane stands if its producer can neither deliver the next message again nor dead-letter it.
     """

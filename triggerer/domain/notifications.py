@@ -106,7 +106,7 @@ def decide(
     digest_at: datetime | None,
     now: datetime,
 ) -> Decision:
-    """Choose the occurrences to report now. The store will find the other occurrences again.
+    """Choose the occurrences to report now. The store returns the other occurrences again next time.
 
     Args:
         last_notified: The last notification about each watcher or DAG, by `Occurrence.key`.

@@ -32,7 +32,7 @@ class RunState(StrEnum):
         return state in _MOVES[self]
 
 
-# A running run is queued again if its executor died, for instance. An ended run is queued again if somebody retries it.
+# A running run is queued again if its executor died, for instance. An ended run is queued again if a user retries it.
 _MOVES: Final[dict[RunState, frozenset[RunState]]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
     RunState.RUNNING: frozenset(

@@ -21,7 +21,7 @@ from triggerer.domain.text.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey
 
 # The timetables are imported inside functions, because importing the cron parser takes a tenth of a second. Many
-# commands and workers do not need it.
+# commands and workers do not need the parser.
 if TYPE_CHECKING:
     from triggerer.domain.timetables import (
         DagRunInfo,
@@ -223,8 +223,11 @@ def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
     """Return the schedule as the store writes it.
 
-    The form is an expression as `triggerer.domain.conditions` writes it, `{"timetable"}`, `{"either": {"timetable",
-    "assets"}}`, `{"both": {"timetable", "assets"}}` or `{"partitioned": {"assets", "default_mapper", "mappers"}}`.
+    - `OnAssets`: the expression as `triggerer.domain.conditions` writes it
+    - `OnTime`: `{"timetable"}`
+    - `OnEither`: `{"either": {"timetable", "assets"}}`
+    - `OnBoth`: `{"both": {"timetable", "assets"}}`
+    - `OnPartitions`: `{"partitioned": {"assets", "default_mapper", "mappers"}}`
 
     Raises:
         DagError: No entry point provides the timetable.

@@ -91,7 +91,7 @@ OPTION_NAMES = frozenset(field.name for field in fields(TaskOptions))
 class Task:
     """One task of a DAG. As an argument of another task, it stands for its own return value.
 
-    To make a task, call a `@task` function inside a DAG, not this class.
+    To create a task, call a `@task` function inside a DAG, not this class.
     """
 
     # Without this line, a `for` loop over a task would read `task[0]`, `task[1]` and so on for ever.

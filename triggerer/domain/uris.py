@@ -93,9 +93,10 @@ def check_identifier(value: object, what: str) -> str:
 def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     """Return the form of the URI that is stored and compared.
 
-    The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. The rest keeps its
-    upper and lower case, so two spellings are two assets. A string without a scheme is not changed. Of a URI whose
-    scheme starts with `x-`, nothing after the scheme is changed, and credentials stay.
+    - The scheme becomes lower case. The rest keeps its upper and lower case, so two spellings are two assets.
+    - Credentials are dropped with a `CredentialsInUri` warning.
+    - If the scheme starts with `x-`, nothing after the scheme is changed, and credentials stay.
+    - A string without a scheme is not changed.
 
     Raises:
         DagError: The URI is not a valid name (`check_identifier`), has a character outside RFC 3986 or a reserved

@@ -28,8 +28,8 @@ class Judgement(Enum):
 def judge(outcome: AdvanceOutcome) -> Judgement:
     """Decide about a message from the subscribers' results (contract, rule 5).
 
-    - FAIL: some subscriber failed the message, or no subscriber acked or rejected it.
-    - REJECT: otherwise, if some subscriber rejected the message, and the message is not parked.
+    - FAIL: a subscriber failed the message, or no subscriber acked or rejected it.
+    - REJECT: otherwise, if a subscriber rejected the message, and the message is not parked.
     - ACK: in all other cases.
     """
     if outcome.failed or not (outcome.acked or outcome.rejected):

@@ -17,7 +17,7 @@ _VERSION: Final = 1
 def dump_message(message: BrokerMessage) -> bytes:
     """Return a message as bytes: a line of JSON, then the value and the key.
 
-    The JSON has the sizes of value and key, and all other fields of the message.
+    The JSON contains the sizes of value and key, and all other fields of the message.
     """
     contents = [message.value, message.key]
     published = message.published_at

@@ -59,8 +59,8 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
     For example, in `*a*b` it is enough to try the first "a" of a key, because the second star also matches any later
-    "a". With backtracking, the time for a key that does not match could be the key's length to the power of the number
-    of stars. Strangers choose the keys of the objects that they upload, so they could block the service.
+    "a". Without atomic groups, a long key that does not match could block the service. The keys are chosen by the
+    strangers who upload objects.
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:

@@ -231,7 +231,7 @@ def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
 def in_position(*names: str) -> dict[str, Attribute]:
     """Return one attribute for each name. The attribute reads the field of this name in a message's position.
 
-    If the position lacks the field, the value is None.
+    If the field is missing, the attribute is None.
     """
     return {name: _reading(name) for name in names}
 

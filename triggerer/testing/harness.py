@@ -137,7 +137,7 @@ class _Sink:
         ordinal: int,
     ) -> None:
         if not source.watchers:
-            # The trigger was rewound while its filter had the raw event. The event belongs to no watcher, so drop it.
+            # The trigger was rewound while its filter had the raw event. So no watcher receives this trigger event.
             event.complete(None)
             return
         view = self._views[source.watchers[0].watcher_id]
@@ -287,7 +287,7 @@ class StreamHarness:
     async def add(self, trigger: BaseEventTrigger) -> HostedView:
         """Host the trigger's class with its serialised arguments.
 
-        An error that the plugin raises is found in the view's `error`.
+        If the plugin raises an error, the view's `error` shows it.
         """
         number = len(self._views) + 1
         view = self._views[number] = HostedView()
@@ -354,7 +354,7 @@ class StreamHarness:
     async def restart(self, view: HostedView) -> None:
         """Restart a trigger that failed and has a backlog (`catch_up=True`).
 
-        If the trigger's catch-up waits before another attempt at a failed message, the attempt is made at once.
+        If the trigger's catch-up waits to retry a failed message, it retries the message at once.
         """
         self._manager.restart(view.member)
 
@@ -385,16 +385,16 @@ class StreamHarness:
             self._bookmarks.persist()
 
     async def refuse(self, n: int | None = None) -> None:
-        """Act as a store that failed: the oldest `n` unconfirmed events are never confirmed.
+        """Act as a store that failed: never confirm the oldest `n` unconfirmed events.
 
-        Without `n`, no unconfirmed event is ever confirmed, and all unconfirmed bookmarks get a `StoreError`.
+        Without `n`, confirm none of the unconfirmed events, and fail all unconfirmed bookmarks with a `StoreError`.
         """
         self._sink.take(n)
         if n is None:
             self._bookmarks.refuse()
 
     async def quiesce(self) -> None:
-        """Wait until the runtime and the plugins are idle. They then continue only if the test acts or moves the clock.
+        """Wait until the runtime and the plugins are idle. Then nothing happens until the test acts or moves the clock.
 
         Waits for work in threads too, but not for sleeps in real time or for a broker.
 

@@ -58,7 +58,7 @@ class InMemoryBroker:
 
     Args:
         max_deliveries: After this number of failed deliveries a message goes to `dead_letters`. A rejected message
-            goes there at once. If None, there is no limit, and no message is dead-lettered.
+            goes there at once. None: a failed message is redelivered without limit, and a rejected message is dropped.
         lock_s: How long a lock lasts unless its producer renews it, in seconds of real time.
     """
 

@@ -29,10 +29,7 @@ class _Row:
 
 
 class InMemoryParked:
-    """Stores each change at once, and any number of messages.
-
-    A stored message is deleted when its watcher has passed it.
-    """
+    """Stores each change at once, without a limit on the number of messages."""
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}

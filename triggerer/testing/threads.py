@@ -1,4 +1,4 @@
-"""Waits, in real time, for threads that work for the event loop. While they work, the loop looks idle."""
+"""Waits, in real time, for threads that work for the event loop. While the threads work, the loop looks idle."""
 
 from __future__ import annotations
 

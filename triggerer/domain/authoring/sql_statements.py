@@ -25,7 +25,7 @@ _SCRIPT: Final = re.compile(r"(?:[\w`]+\s*:\s*)?BEGIN\b(?!\s+TRANSACTION)", re.I
 def split_statements(sql: str) -> list[str]:
     """Return the statements without the `;` between them. Statements without any code are left out.
 
-    A `;` in quotes or in a comment ends no statement. A script (`BEGIN … END`), with everything after it, is one
+    A `;` in quotes or in a comment does not end a statement. A script (`BEGIN … END`) and everything after it are one
     statement.
 
     Raises:

@@ -98,10 +98,10 @@ def merge(
 def files_with_lost_definitions(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the files among `paths` that have lost a definition in force, if no other file has the definition now.
+    """Return the files among `paths` that no longer contain a definition in force, if no other file contains it.
 
     Args:
-        files: All files of the folder. Broken files are never returned, because their definitions stay in force.
+        files: All files of the folder. A broken file is never returned, because its definitions stay in force.
     """
     usable = [file for file in files if not file.is_broken]
     candidates = {file.path for file in usable} & {*paths}
@@ -132,7 +132,8 @@ def _add_asset(
 ) -> None:
     """Add an asset of a file. The file that defines the asset wins over files that import it.
 
-    The order of the files must not decide. Otherwise, each parse could store another version of the asset.
+    The result must not depend on the order of the files. Otherwise, each parse could store another version of the
+    asset.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:

@@ -33,8 +33,8 @@ def judge_missing(
         missing_since: When each file went missing, as stored, by path; None: the file went missing just now.
         now: The present instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
-        gone_for: How long ago this process first missed each file, by path. It corrects a `missing_since` that is too
-            early, because the file came back and vanished again while the store was unavailable.
+        gone_for: How long ago this process first missed each file, by path. The stored `missing_since` may be too
+            early: while the store was unavailable, the file may have come back and vanished again.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

@@ -19,9 +19,9 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return, by digest, the streams whose closing changes now, with the instant until which they stay closed.
+    """Return until when streams stay closed, by digest; None: the stream may be opened now.
 
-    None: the stream may be opened now. Streams without a change are left out.
+    Streams for which nothing changes now are left out.
 
     Args:
         never_claimed: For each stream that no instance has claimed yet, the instant until which the stream is closed.

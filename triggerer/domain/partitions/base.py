@@ -53,16 +53,19 @@ class PartitionMapper(ABC):
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:
-        """Return the event keys of one part that a `Window` lists, such as an hour of a day.
+        """Return the keys of the events for one part of a run's period, such as one hour of a day.
 
         Args:
-            length: The part's length if it is less than a day. A clock change can skip or repeat such a part, so there
-                may be no key or two keys. None: the part has exactly one key.
+            decoded: The part, as a `Window` lists it.
+            length: The part's length if it is less than a day. A clock change can skip or repeat such a part. Then the
+                part has no key or two keys. None: the part has exactly one key.
         """
         return (decoded,)
 
     def canonical_upstream(self, key: str, *, length: timedelta | None = None) -> str:
-        """Return the key that `encode_upstream` writes for the part that `key` names. Several keys may name a part.
+        """Return the key that `encode_upstream` writes for the part that `key` names.
+
+        Several keys may name one part. This method maps all of them to one key.
 
         Args:
             length: The length of a part of the window, as for `encode_upstream`.

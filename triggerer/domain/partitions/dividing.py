@@ -1,7 +1,7 @@
 """Assigns events to the runs of partition keys, and decides when a run may start. No clock, no database.
 
-An event can belong to the runs of several keys. The event then has one share for each of these keys. A roll-up is a
-mapper with which one run waits for several event keys, called parts. For example, the run of a day waits for 24 hours.
+An event can belong to the runs of several keys, and has one share in each of them. With a roll-up, one run waits for
+several event keys, called parts. For example, the run of a day waits for 24 hours.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def checked_keys(keys: object, owner: str) -> tuple[str, ...]:
     """Return the distinct keys, in order.
 
     Raises:
-        DagError: `keys` is no list of texts, the list is empty, or a text is empty. The message names `owner`.
+        DagError: `keys` is no list of strings, the list is empty, or a string is empty. The message names `owner`.
     """
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise DagError(f"{owner} takes a list of keys, not {keys!r}")

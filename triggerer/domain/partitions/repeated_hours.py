@@ -42,12 +42,12 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return both instants of the first repeated clock time at which a part of the day begins, such as 02:00.
+        """Return two instants with equal clock times at which a part of the day begins, earlier first; empty: none.
+
+        For example, if the clock shows the time from 02:00 to 03:00 twice, an hour begins at both instants of 02:00.
 
         Args:
             part: The length of the parts, such as an hour.
-        Returns:
-            The earlier instant and the later one; empty if no part begins in the repeated time.
         """
         shown = self.turn.astimezone(self.zone).replace(tzinfo=None)
         until = (shown.replace(hour=0, minute=0, second=0) - shown) % part

@@ -181,7 +181,7 @@ class FanOutMapper(PartitionMapper):
             a quarter or year).
     Raises:
         DagError: The window does not fit the mapper: a `DayWindow` needs periods of time, a `SegmentWindow` fixed keys.
-            Or the window has no usual parts.
+            Or `downstream_mapper` is None, and the window has no usual parts.
     """
 
     upstream_mapper: PartitionMapper

@@ -65,16 +65,15 @@ class TemporalMapper(PartitionMapper):
         self, decoded: datetime, *, length: timedelta | None = None
     ) -> tuple[str, ...]:
         if length is not None and self._is_skipped(decoded):
-            # The clock skips the beginning of this part, such as an hour. A DAG that runs at each full hour has no run
-            # in this part, and so no event. A roll-up must not wait for one.
+            # The clock skips the beginning of this part, such as an hour. A DAG that runs at each full hour emits no
+            # event for this hour, so a roll-up must not wait for the event.
             return ()
         return self._written(self._input, decoded, length)
 
     def keys_of_part(self, part: datetime, *, length: timedelta | None) -> tuple[str, ...]:
         """Return the run keys of one part that a `Window` lists, such as an hour of a day. Usually it has one key.
 
-        If keys show the UTC offset, clock changes matter: a part that the clock skips has no key, and a part that the
-        clock repeats has two keys.
+        If keys show the UTC offset, a part that the clock skips has no key, and a part that it repeats has two keys.
 
         Args:
             length: The part's length if it is less than a day, otherwise None.
@@ -133,8 +132,8 @@ class TemporalMapper(PartitionMapper):
         moment = style.parse(key)
         if moment.tzinfo is None:
             return moment
-        # A key may name a period whose beginning the clock skips. For example, on Lord Howe Island the hour `T02+1100`
-        # begins at 02:30, because the clock skips the time from 02:00 to 02:30.
+        # If the clock skips the beginning of the period that the key names, return the first time that the clock shows
+        # in the period. For example, on Lord Howe Island the hour `T02+1100` begins at 02:30.
         wall = moment.replace(tzinfo=None)
         is_rest = self._is_skipped(wall) and style.format(self._begin(wall)) == key
         local = self._begin(wall) if is_rest else moment.astimezone(self._zone)

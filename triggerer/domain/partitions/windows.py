@@ -28,7 +28,7 @@ class Direction(StrEnum):
 class Window(ABC):
     """Lists the parts of a period.
 
-    A part is a text (a segment), or a time without a zone on the clock of the window's mapper.
+    A part is a string (a segment), or a time without a zone on the clock of the window's mapper.
 
     Raises:
         DagError: `direction` is neither "forward" nor "backward".
@@ -102,8 +102,8 @@ class HourWindow(_Steps):
 class DayWindow(_Steps):
     """A day, whose parts are its 24 hours.
 
-    A day has 23 parts if the clock skips an hour. It has 25 parts if the clock shows an hour twice, and event keys have
-    the UTC offset.
+    A day on which the clock skips an hour has 23 parts. A day on which the clock repeats an hour has 25 parts if the
+    event keys show the UTC offset, otherwise 24.
     """
 
     _count, _step = 24, _HOUR
@@ -173,7 +173,7 @@ class SegmentWindow(Window):
     """A window whose parts are a fixed set of keys, such as regions.
 
     Raises:
-        DagError: The set is empty, or a key is empty or no text.
+        DagError: The set is empty, or a key is empty or not a string.
     """
 
     segments: frozenset[str] = field()

@@ -29,7 +29,7 @@ _CUT: Final = "… "
 
 
 def one_line(error: str | None) -> str | None:
-    """Shorten a traceback to its exception, and another text to its first line; None if there is no text.
+    """Shorten a traceback to its exception, and any other text to its first line; None if there is no text.
 
     A run's error has one paragraph per failed task. The result describes the first task, and counts the other tasks.
     """

@@ -34,7 +34,7 @@ def check_partition_key(key: object) -> None:
     """Check that a value can be an event's partition key.
 
     Raises:
-        RowRefused: The key is no text, is empty or too long, has a NUL character, or is not valid Unicode.
+        RowRefused: The key is not a string, is empty or too long, has a NUL character, or is not valid Unicode.
     """
     if not isinstance(key, str) or not 0 < len(key) <= MAX_PARTITION_KEY or "\0" in key:
         raise RowRefused(

@@ -22,10 +22,10 @@ class DataInterval(NamedTuple):
 
 
 class TimeRestriction(NamedTuple):
-    """The limits that a DAG sets to its timetable.
+    """The limits that a DAG sets for its timetable.
 
     `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no limit. Without `catchup`,
-    a timetable also leaves out missed runs. Most timetables then keep only the last missed run.
+    a timetable leaves out missed runs. Most timetables leave out all missed runs except the last.
     """
 
     earliest: datetime | None
@@ -58,9 +58,10 @@ class DagRunInfo(NamedTuple):
 class Timetable(ABC):
     """Says when the runs of a DAG are due. Instances are immutable, and equal if their arguments are equal.
 
-    The scheduler calls the timetables of all DAGs in one thread, so a timetable may compute, but must never wait. All
-    instants are aware and in UTC. `triggerer.timetables.now()` returns the present instant. To install a timetable of
-    your own, add an entry point to the group `triggerer.timetables`. The store keeps the result of `serialize`.
+    - The scheduler calls the timetables of all DAGs in one thread, so a timetable may compute, but must never wait.
+    - All instants are aware and in UTC. `triggerer.timetables.now()` returns the present instant.
+    - To install a timetable of your own, add an entry point to the group `triggerer.timetables`. The store keeps the
+      result of `serialize`.
     """
 
     __slots__ = ()

@@ -21,7 +21,9 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 @dataclass(frozen=True, slots=True)
 class EventsTimetable(HasTicks):
-    """A run at each instant of a list, which is also its data interval. Without catch-up, past instants get no run.
+    """A run at each instant of a list. The data interval starts and ends at the instant.
+
+    Without catch-up, past instants get no run.
 
     Args:
         event_dates: Aware instants in any order. Repetitions are ignored.

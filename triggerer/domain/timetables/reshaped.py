@@ -56,8 +56,8 @@ class Delayed(DerivedTimetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        # Without catch-up, `timetable` leaves out missed runs. Set its clock back, because a run is missed only once
-        # its delayed start has passed, too. The clock must never show a time before the end of the last run's interval.
+        # Without catch-up, `timetable` leaves out missed runs. But a run is missed only once its delayed start has
+        # passed, too. So set the clock of `timetable` back, but not beyond the end of the last run's interval.
         last, by = last_automated_data_interval, timedelta()
         if last is not None and not restriction.catchup:
             by = min(self.delay, max(now() - last.end, timedelta()))
@@ -82,7 +82,10 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Gives each data interval the length `window`, such as 30 days. Its end and the time of the run do not change."""
+    """Moves the start of each data interval, so that its length is `window`, such as 30 days.
+
+    The end of the interval and the time of the run do not change.
+    """
 
     timetable: Timetable
     window: timedelta
@@ -104,8 +107,9 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # A run's logical date is the end of its interval in `timetable`, minus `window`. So that interval ends between
-        # `start + window` and `end + window`. It may start before `start` if it is longer than `window`.
+        # A run's logical date is the end of its interval in `timetable`, minus `window`. So allow intervals that end
+        # between `start + window` and `end + window`. Such an interval starts before `start` if it is longer than
+        # `window`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 
@@ -180,8 +184,8 @@ class Consecutive(HasTicks):
 class RollUp(Consecutive):
     """Like `Consecutive`, but one run covers all missed intervals together. No data is left out or repeated.
 
-    Without catch-up the first run covers the last interval that has ended; with catch-up, all intervals since the DAG's
-    start.
+    Without catch-up, the first run covers the last interval that has ended. With catch-up, the first run covers all
+    intervals since the DAG's start.
     """
 
     __slots__ = ()
@@ -204,8 +208,8 @@ class RollUp(Consecutive):
         if first is None:
             return None
         start, end = first.data_interval
-        # If the DAG had another schedule before, the last run's interval may overlap the new interval. Do not repeat
-        # its data.
+        # If the DAG had another schedule before, the last run's interval may overlap the new interval. So begin where
+        # the last run's interval ended.
         if last is not None:
             start = max(start, last.end)
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))

@@ -54,9 +54,10 @@ class HasTicks(Timetable):
 class TickTimetable(HasTicks):
     """A run at each instant that `after` and `before` return. The simplest base class for a timetable of your own.
 
-    With catch-up, each missed instant gets a run. Without catch-up, only the last missed instant gets a run. For a DAG
-    with neither a start date nor a run, only a recent past instant counts as missed. Recent means at most five minutes
-    ago, or at most a tenth of the gap to the next instant, whichever is longer.
+    - With catch-up, each missed instant gets a run.
+    - Without catch-up, only the last missed instant gets a run.
+    - For a DAG with neither a start date nor a run, only a recent past instant counts as missed: at most five minutes
+      ago, or at most a tenth of the gap to the next instant, whichever is longer.
     """
 
     __slots__ = ()
@@ -108,11 +109,12 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
 
 
 def refuse_keys(timetable: Timetable, owner: str) -> None:
-    """Check that a timetable's runs have no partition keys.
+    """Check that a timetable has no partition keys, because another timetable changes its data intervals.
 
-    `owner` is the name of a timetable that changes the data intervals of `timetable`. Partition keys are made from data
-    intervals, so the keys of `timetable` would not fit the changed intervals.
+    Partition keys are made from data intervals, so they would not fit the changed intervals.
 
+    Args:
+        owner: The name of the other timetable.
     Raises:
         DagError: The runs have partition keys.
     """

@@ -56,8 +56,8 @@ class DeliveryFacts:
     """The facts that a trigger knows about its source, settings and producer. The trigger leaves out unknown facts.
 
     Attributes:
-        is_acknowledged: True if a message is repeated until its events are durable: either the message is acknowledged
-            only once they are, or the position is stored in the transaction of the events.
+        is_acknowledged: True if the source repeats a message until the message's events are durable. For this, the
+            message is acknowledged only afterwards, or its position is stored in the transaction of the events.
         because: The reason for `is_acknowledged`, for people: a sentence without its full stop.
         key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
         key_changes: Why a repeated message may have another key. None: a repeated message has the same key.

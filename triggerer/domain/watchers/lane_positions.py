@@ -1,8 +1,8 @@
 """The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
 
-A log is a source that can be read again from any position. A lane is one sequence of messages in a log: in Kafka, one
-partition of a topic. A watcher falls behind when it misses a message that another watcher has processed. From then on,
-it reads the lane alone, from its own position.
+A log can be read again from any position. A lane is one ordered sequence of a log's messages, such as a Kafka
+partition. A watcher falls behind if it misses a message that another watcher has processed. From then on, it reads the
+lane alone, from its own position.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class Cut(Protocol):
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
     """Return the cuts that an incarnation lists in its attribute `used`; empty if it has no such attribute.
 
-    After a cut, a producer gives its messages an incarnation with this attribute. It compares equal to the incarnation
-    before the cut. The store does not keep the attribute.
+    After a cut, a producer gives its messages an incarnation with this attribute. The new incarnation compares equal to
+    the incarnation before the cut. The store does not keep the attribute.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used
@@ -172,16 +172,18 @@ def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
 def cut_after(position: Position, incarnation: Any) -> Position | None:
     """Return the position of the first cut that may have happened after `position` was recorded; None: no such cut.
 
-    A cut counts if it fulfils two conditions. `incarnation` lists the cut, but the incarnation of `position` does not.
-    And the reused numbers end above the number of `position`.
+    A cut counts if:
+
+    - `incarnation` lists the cut, but the incarnation of `position` does not, and
+    - the reused numbers end above the number of `position`.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 
 
 def cut_before(position: Position, incarnation: Any) -> Position | None:
-    """Return the position of the first cut at or before `position`; None: no such cut.
+    """Return the position of the first cut that has removed the message at `position`; None: no such cut.
 
-    Only cuts that count for `cut_after` are considered. Such a cut has removed the message that was at `position`.
+    Only cuts that count for `cut_after` are considered.
     """
     cuts = [one for one in _unknown_at(position, incarnation) if one.since <= position[1]]
     return _first(cuts, incarnation)

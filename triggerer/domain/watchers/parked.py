@@ -147,8 +147,8 @@ class ParkedStore(Protocol):
     ) -> list[StoredMessage]:
         """Return the watcher's next stored messages with ids above `after`, in order.
 
-        If messages are large, the list may be shorter than `limit`. The list is empty if no message is stored. It is
-        also empty if the watcher now reads another stream: then the owner of the other stream delivers the messages.
+        If messages are large, the list may be shorter than `limit`. The list is empty if no message is stored, or if
+        the watcher now reads another stream, whose owner then delivers the messages.
 
         Args:
             lane: Return only messages of this lane; None: of all lanes.

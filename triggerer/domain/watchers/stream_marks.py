@@ -1,8 +1,7 @@
 """The marks of a stream, by which its owner finds out that the database was restored from a backup.
 
-While an owner reads a stream, each heartbeat of the owner renews the stream's mark in the database. A producer stores
-the newest mark at the broker, together with each position. So if a position at the broker has a newer mark than the
-database, the database has lost its last transactions.
+Each heartbeat of a stream's owner renews the mark in the database. The producer stores the newest mark at the broker,
+together with each position. If the broker's mark is newer, the database has lost its last transactions.
 """
 
 from __future__ import annotations

@@ -58,6 +58,6 @@ class EventsWithState(Protocol):
     ) -> None:
         """Add events, as `EventSink.submit_nowait` does, and the stream's new state to one transaction.
 
-        If an event is refused, or the events do not fit into one transaction, the state is not stored, and `on_done` of
-        the change is called with an error. The events that were not refused are stored nevertheless.
+        If an event is refused, or the events do not fit into one transaction, the state is not stored. `change.on_done`
+        is then called with an error. The other events are stored nevertheless.
         """

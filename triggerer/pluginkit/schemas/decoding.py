@@ -19,7 +19,7 @@ _HEAD: Final = 5
 
 
 class RegistryDecoder:
-    """Reads the values of one trigger. A message waits until its schema is looked up, which happens once per schema.
+    """Decodes the messages of one trigger by their schemas. Looks up each schema once.
 
     Args:
         name: The argument `decode`: "avro", "jsonschema" or "protobuf".

@@ -98,8 +98,8 @@ class ClosingCases(ProducerSuite):
                 assert not again, f"{again} came again after they had been committed"
                 for values, payloads in driver.pending_by_lane():
                     batch = [AdvanceItem(payload, ACKED) for payload in payloads]
-                    # The answer to another lane's advance may cover this lane too. Then this advance awaits nothing,
-                    # and is not cancelled.
+                    # If another lane's advance has covered this lane too, this advance awaits nothing, and so it is not
+                    # cancelled.
                     way = await cancelled_at(driver.producer.advance(batch), wait)
                     ways.add(way)
                     if way is not CancelledAt.CANCELLED:

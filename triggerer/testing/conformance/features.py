@@ -93,7 +93,7 @@ async def _without_leftovers(work: Awaitable[None]) -> None:
 
 
 def checked_features(suite: str, declared: object) -> frozenset[str]:
-    """Return the declared features as texts.
+    """Return the declared features as strings.
 
     Raises:
         TypeError: A feature is unknown, or `declared` is not a set, a list or a tuple.

@@ -110,10 +110,7 @@ def _lane_of(letter: str, driver: Driver) -> Hashable:
 
 
 def _pause_lane_after(number: int, letter: str, driver: Driver) -> None:
-    """Pause the lane of the values with this letter once `number` of them have come.
-
-    As in the runtime, the lane is paused before the next pull.
-    """
+    """Once `number` values with this letter have come, pause their lane before the next pull, as the runtime does."""
     is_paused = False
 
     async def look() -> None:

@@ -22,7 +22,8 @@ class ProducerConformance(
 ):
     """Tests a producer: subclass this suite as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
-    Each case runs in its own event loop, between `setup` and `teardown`. `setup` creates an empty source, and the case
-    publishes to its lanes 0, 1, … A case is skipped if it needs a feature that `features` does not name. A case waits
-    up to `patience_s` seconds for something to happen. To see that nothing happens, it waits `quiet_s` seconds.
+    - Each case runs in its own event loop, between `setup` and `teardown`.
+    - `setup` creates an empty source. The case publishes to the source's lanes 0, 1, …
+    - A case is skipped if it needs a feature that `features` does not name.
+    - A case waits up to `patience_s` seconds for something to happen, and `quiet_s` seconds to see that nothing does.
     """

@@ -44,11 +44,14 @@ print(stream_digest(cls(**arguments).shared_stream_key()))
 
 
 class TriggerConformance:
-    """Subclass it as `TestMyTrigger` and implement the hooks. Needs no broker.
+    """Subclass this class as `TestMyTrigger` and implement the hooks. Needs no broker.
 
-    The suite checks the trigger's arguments, stream key and filter. A filter must be an async generator. It must yield
-    all events of a raw event before it pulls the next raw event. It must not swallow an error of its stream, and it
-    must end when it is cancelled.
+    The suite checks the trigger's arguments, its stream key and its filter. The filter must:
+
+    - be an async generator
+    - yield all events of a raw event before it pulls the next raw event
+    - not swallow an error of its stream
+    - end when it is cancelled
     """
 
     features: ClassVar[frozenset[str]] = frozenset()

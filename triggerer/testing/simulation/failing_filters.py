@@ -17,7 +17,7 @@ A filter that raises for ever stops its lane, and so breaks these rules without 
 class FailingFilter:
     """A watcher whose filter raised an error.
 
-    `given` counts the distinct messages that the filter got. `raised` counts the messages on which it raised an error.
+    `given` counts the distinct messages that the filter got. `raised` counts the messages on which the filter raised.
     """
 
     watcher: str

@@ -188,8 +188,8 @@ class Supervisor:
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()
-        # Until its leases and its registration expire, a dead instance seems to be alive, with room for streams. That
-        # takes longer if the database's clock was set back.
+        # A dead instance seems to be alive, with room for streams, until its leases and its registration expire. If the
+        # database's clock was set back, that takes longer.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()
@@ -229,8 +229,7 @@ class Supervisor:
             raise Violation("L3", f"streams are opened again and again: {reason}")
         if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
-        # Allow more steps if more time is allowed, for instance until a long lease ends. Until then, blocked lanes are
-        # tried again and again, and each attempt takes steps.
+        # Allow more steps if more time is allowed, because each further attempt at a blocked lane takes steps.
         most = round(_STEPS_AFTER_FAULTS * bound / 1200.0)
         if self.world.steps > self._limit + most:
             raise Violation("L3", f"{most} steps after the last fault: {reason}")
@@ -265,7 +264,7 @@ class Supervisor:
         return world.store.idle_reason()
 
     def _left(self, process: Process) -> str | None:
-        """Return a description of a record that remains although its work is done; None if there is no such record."""
+        """Return a description of rows, states or memory that finished work has left; None if nothing is left."""
         for stream in self.world.streams:
             hosting = process.hosting(stream)
             if hosting is None:

@@ -5,9 +5,7 @@ When clocks change, a date may occur twice, or may be skipped. The rules are tho
 
 - If the field of hours is `*`, a date that occurs twice gives two instants. A skipped date gives none.
 - Otherwise, a date that occurs twice gives only the later instant. All skipped dates together give one instant: the
-  first of them, moved by the length of the gap. So "02:30 each day" is always once a day.
-
-`Cron.after` and `Cron.before` step through these instants in opposite directions.
+  first of them, moved by the length of the gap. So "02:30 each day" always runs once a day.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ PRESETS: Final = {
 }
 # Longer than any clock change: Samoa once skipped a whole day.
 _A_DAY_AND_MORE = timedelta(hours=26)
-# Dates at which searches begin. A search of croniter ends after 50 years. From these three dates, the searches reach
+# Dates at which searches begin. croniter gives up a search after 50 years. From these three dates, the searches reach
 # every year that an expression may name.
 _PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
 # A search must begin between these dates. Otherwise croniter could fail at the ends of the calendar: years 1 and 9999.
@@ -138,7 +136,7 @@ class Cron:
     def _offsets_around(self, instant: datetime) -> tuple[timedelta, timedelta]:
         """Return the least and the greatest UTC offset of the zone near the instant.
 
-        Near means: no farther away than the length of the clock change. Without a clock change, both offsets are equal.
+        The offsets differ only if a clock change is near: no farther away than the clocks are moved.
         """
         if self.zone is UTC:
             return timedelta(0), timedelta(0)

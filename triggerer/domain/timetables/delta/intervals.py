@@ -25,8 +25,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class DeltaDataIntervalTimetable(Timetable):
     """Consecutive data intervals of the length `delta`, and a run at the end of each interval.
 
-    With catch-up the intervals begin at the DAG's start; a DAG without a start never runs. Without catch-up the
-    intervals are counted from 1970, and the first run covers the last interval that has ended.
+    - With catch-up, the intervals begin at the DAG's start. A DAG without a start never runs.
+    - Without catch-up, the intervals are counted from 1970. The first run covers the last interval that has ended.
 
     Raises:
         DagError: `delta` is not above zero.

@@ -300,8 +300,7 @@ class Session(Consumer):
     def take(self) -> Delivery | None:
         """Return a redelivery that is due, or else the next message of a lane drawn at random.
 
-        Return None if no message is due. Also return None if the chosen message is done already; another message may
-        then be due.
+        None: no message is due, or the chosen message is done already. In the latter case, another message may be due.
         """
         lanes = self.broker.lanes
         faults = self.broker.faults

@@ -115,8 +115,8 @@ class SimulatedProducer(SharedStreamProducer):
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
         """Return the lane of a delivery, and record the delivery's cohort: the watchers that must resolve the message.
 
-        The runtime calls this method at the broadcast. It may also call it before, to check the bounds; the call at the
-        broadcast then replaces the cohort. Later calls change nothing.
+        The runtime may call this method before the broadcast, to check the bounds. The call at the broadcast replaces
+        the cohort. Later calls change nothing.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:

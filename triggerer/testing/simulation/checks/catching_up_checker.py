@@ -22,7 +22,7 @@ Identity = tuple[int, str, int]
 
 
 class CatchingUpChecker:
-    """Records what the filters did with each message, and checks that broker and store forget none too early."""
+    """Records what the filters did with each message. Checks that broker and store forget no message too early."""
 
     def __init__(
         self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
@@ -219,8 +219,7 @@ class CatchingUpChecker:
         for stored in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # No violation: when the filter got this message, the earlier message was not stored yet. Only the event
-                # of this message was stored later.
+                # No violation: the filter got this message before the earlier message was stored.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
@@ -234,8 +233,7 @@ class CatchingUpChecker:
             # A replayed message may come before or after others, because the lane has continued without it.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # No violation: the live filter got this message before the watcher fell behind. Only its event was stored
-            # later.
+            # No violation: the live filter got this message before the watcher fell behind.
             return
         for earlier in self._between(row, int(offset)):
             # The event need not wait for an earlier event that the store has refused, because that event is never
@@ -257,8 +255,8 @@ class CatchingUpChecker:
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # The row is new, or a rewind is under way. A new owner of the stream repeats a rewind, so until its end the
-            # row may change in any way.
+            # The row is new, or a rewind is under way. Until the rewind ends, the row may change in any way, because a
+            # new owner of the stream repeats the rewind.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -317,7 +315,7 @@ class CatchingUpChecker:
             self._stored_at[at] = self._next_number()
 
     def is_behind(self, watcher: int, message: Message) -> bool:
-        """Whether other messages of the queue's lane are stored for the watcher, so that it gets this message later."""
+        """Whether other messages of the queue's lane are stored for the watcher, which gets this message after them."""
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
         )
@@ -355,7 +353,7 @@ class CatchingUpChecker:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
-            # If the topic was deleted, its missed messages are gone. The row may stay until the lane's next message.
+            # A recreated topic no longer has the messages before `starts[-1]`. The row may stay until the next message.
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
@@ -368,8 +366,8 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        Even then, the position's row may stay until the lane's next message. For example, a message has failed for all
-        watchers, and the owner cannot know whether the broker will redeliver it or has dead-lettered it.
+        If so, the position's row may stay until the lane's next message. For example, if a message has failed for all
+        watchers, the owner does not know whether the broker redelivers or dead-letters the message.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -404,7 +402,7 @@ class CatchingUpChecker:
                 yield row.key
 
     def _stored_in(self, watcher: int, topic: str, lane: int) -> Iterator[ParkedRow]:
-        """Yield the rows that are stored for the watcher in the lane. If each message is its own lane, yield none."""
+        """Yield the rows that are stored for the watcher in the lane. Yield none if the queue has no order."""
         if self.is_ordered:
             for row in self.parked.values():
                 is_stored = row.watcher == watcher and row.is_stored and row.body[0] == topic

@@ -124,8 +124,8 @@ class Checker:
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # If any trigger failed the message, the broker redelivers it to all watchers. So it is enough if one of a
-        # trigger's watchers has accepted the message that the trigger acked.
+        # A trigger may ack a message once all of the trigger's watchers have accepted the message. If another trigger
+        # failed the message, the broker redelivers it to all watchers, so one watcher that accepted it is enough.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -172,9 +172,9 @@ class Checker:
                 self.catching_up.on_done(delivery, excused, owed)
 
     def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
-        """Check that a message that a live filter has rejected is parked before the advance.
+        """Check an advance past a message that live filters have rejected.
 
-        If it could not be parked, the watcher may stay behind at the message or before it instead.
+        For each of their watchers, the message must be parked, or the watcher must be behind, at the message or before.
         """
         catching_up, message = self.catching_up, delivery.message
         if not catching_up.sets_aside:
@@ -255,7 +255,7 @@ class Checker:
     def on_opened(
         self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
     ) -> None:
-        """Check a delivery that a live filter gets.
+        """Check a delivery when a live filter gets it.
 
         Args:
             is_owed: True in ack mode, where the filter must resolve the message.
@@ -264,7 +264,8 @@ class Checker:
         if watcher in delivery.opened:
             self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
         delivery.opened.add(watcher)
-        # A watcher that joined its trigger after the broadcast gets the message, but need not resolve it.
+        # Watchers can share a subscriber. A watcher that joined after the broadcast gets the message too, but need not
+        # resolve it.
         owes = watcher in delivery.cohort or subscriber not in delivery.cohort.values()
         if is_owed and owes and delivery.cohort.get(watcher) is not subscriber:
             self.fail(

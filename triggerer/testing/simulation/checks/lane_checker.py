@@ -80,8 +80,8 @@ class LaneChecker:
         lane = self._lane_of(delivery.message)
         count = self._outstanding[lane] = self._outstanding.get(lane, 0) + 1
         size_bytes = self._outstanding_bytes.get(lane, 0)
-        # Compare the bytes without this message: the message that reaches a bound may exceed it. Otherwise a message
-        # that is larger than the bound could never be broadcast.
+        # Leave out the bytes of this message. Otherwise a message that is larger than the bound could never be
+        # broadcast.
         if size_bytes >= self._bound_bytes:
             self._fail_for_bytes(f"lane {lane}", size_bytes, self._bound_bytes)
         of_all = sum(self._outstanding_bytes.values())

@@ -82,8 +82,7 @@ class ParkedChecker:
         self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # This attempt is allowed, for one of three reasons: no probe has passed, the message is another one, or
-            # another catch-up has started.
+            # The attempt is allowed: no probe has passed, the message is another one, or a new catch-up has started.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:

@@ -87,8 +87,7 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # Watchers, each with a lane, that stay behind because the store refuses the events of a message. Their
-        # positions are before the lane's end.
+        # Pairs of a watcher and a lane that it has not read to the end, because the store refuses a message's events.
         behind = {
             at
             for at, row in rows.items()
@@ -109,9 +108,10 @@ class RestChecker:
         behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Yield a description of each row of a position that the owner has advanced the broker past.
+        """Yield a description of each position's row that is left although the owner has advanced the broker past it.
 
-        Only advances after the row was added count. If there is none, the row may stay until the lane's next message.
+        Advances before the row was added do not count: without a later advance, the row may stay until the lane's next
+        message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)

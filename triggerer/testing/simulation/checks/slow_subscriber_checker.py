@@ -40,7 +40,7 @@ class Pauses(Protocol):
 class SlowSubscriberChecker:
     """Records, for each group, since when a subscriber's unresolved messages have paused the stream or a lane.
 
-    Which messages are unresolved is read from the runtime's own ledger. Checks of other rules verify the ledger.
+    This checker reads the unresolved messages from the runtime's own ledger. Checks of other rules verify the ledger.
     """
 
     def __init__(self, fail: Callable[[str, str], None]) -> None:

@@ -132,9 +132,9 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         stored = _stored_backlogs(session, digests, are_replayed=True)
-        # Read replay requests before positions, as the real code does. If the positions were read first, a request that
-        # is carried out between the two reads would be missed: its positions would not be set yet at the first read,
-        # and the request would be gone at the second.
+        # Read replay requests before positions, as the real code does. In the other order, a request that is carried
+        # out between the two reads would be missed: the positions are read before they are set, and the requests are
+        # read after this request is gone.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)

@@ -72,7 +72,7 @@ class PartitionWrites:
 
 
 def follow_change(before: Dag, after: Dag, is_resumed: bool) -> Change | None:
-    """Return the change of a DAG's keys after its file has changed or its pause has ended; None if nothing changes."""
+    """Return how a DAG's partition keys change after a change of its file or the end of its pause; None: no change."""
     if not isinstance(after.on, OnPartitions):
         return None
     is_remapped = (before.on, before.quiet_period_s) != (after.on, after.quiet_period_s)

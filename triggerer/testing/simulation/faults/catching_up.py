@@ -59,7 +59,7 @@ _SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
 class CatchingUpDraws:
     """The settings for falling behind and catching up, drawn once for each seed.
 
-    They have their own random generators, so that the seed's other random choices do not change.
+    The settings have their own random generators, so that their draws do not change the seed's other random choices.
     """
 
     is_on: bool
@@ -228,10 +228,10 @@ class Health:
         return None if self.are_over or until <= self.now() else kind
 
     def check_making(self, watcher: int) -> None:
-        """Simulate the watcher's current fault when its trigger is made.
+        """Simulate the watcher's current fault when its trigger is created.
 
         Raises:
-            Unwell: The trigger cannot be made now.
+            Unwell: The trigger cannot be created now.
         """
         if self.of(watcher) == "is absent":
             raise Unwell("the trigger cannot be made")

@@ -14,7 +14,7 @@ _MOST: Final = 10
 
 
 class Standstills:
-    """Decides whether the process stands still, at each message that a filter gets.
+    """At each message that a filter gets, decides whether the process stands still.
 
     This object survives restarts of the simulated process.
     """

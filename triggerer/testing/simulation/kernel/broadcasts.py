@@ -79,8 +79,9 @@ class Broadcasts:
     def mark_failed(self, delivery: Delivery, *, for_all: bool) -> None:
         """Record a failure.
 
-        `for_all`: the message failed for all watchers, so later messages of its lane that are outstanding or pulled
-        fail too.
+        Args:
+            for_all: True if the message failed for all watchers. Then the later messages of the lane that are
+                outstanding or pulled fail too.
         """
         at = lane_of(delivery)
         self._failed.setdefault(at, {})[delivery.number] = math.inf
@@ -99,8 +100,8 @@ class Broadcasts:
     def fails_too(self, delivery: Delivery) -> bool:
         """Whether this message fails too, because an earlier message of the lane failed for all watchers.
 
-        Messages fail too if they were outstanding or pulled when the advance with the failed message returned. So does
-        the first message that is broadcast afterwards, because it may have been pulled by then.
+        A message fails too if it was outstanding or pulled when the advance with the failed message returned. The first
+        message that is broadcast afterwards fails too, because it may have been pulled by then.
         """
         at = lane_of(delivery)
         is_outstanding = any(

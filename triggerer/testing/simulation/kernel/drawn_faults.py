@@ -25,11 +25,7 @@ class FaultInjector:
         return rate > 0 and not self.are_over and self.random.random() < rate
 
     async def delay(self) -> None:
-        """Wait as long as I/O would take.
-
-        Four of ten calls do not wait, and two of ten wait for one turn of the event loop. The others wait for a moment
-        or, at the rate `slow_rate`, for up to 40 seconds. If `is_instant`, no call waits longer than one turn.
-        """
+        """Wait as long as I/O would take. If `is_instant`, wait for at most one turn of the event loop."""
         drawn = self.random.random()
         if drawn < 0.4:
             return

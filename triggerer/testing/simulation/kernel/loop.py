@@ -42,7 +42,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """Runs callbacks in the order that asyncio promises: the first to become ready runs first.
 
     Random choices of the seed decide the order of timers with equal deadlines, and the time that passes while callbacks
-    run. `on_step` is called before each callback. If it raises an error, the loop stops there.
+    run. `on_step` is called before each callback. If `on_step` raises an error, the loop stops.
     """
 
     def __init__(self, rng: random.Random, now: float, on_step: Callable[[], None]) -> None:

@@ -31,8 +31,8 @@ def sandbox(*processors: Any) -> Iterator[None]:
     hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
-    # The garbage collector closes async generators in reference cycles. When it runs depends on the use of memory. So
-    # turn it off here; `Supervisor` runs it at fixed steps.
+    # The garbage collector closes async generators in reference cycles, at moments that depend on the use of memory. So
+    # turn the collector off here; `Supervisor` runs it at fixed steps.
     is_collecting = gc.isenabled()
     gc.collect()
     gc.freeze()

@@ -113,8 +113,8 @@ def has_standstills(scenario: Scenario) -> bool:
 def has_replays(scenario: Scenario) -> bool:
     """Whether an operator replays watchers: in a quarter of the seeds with a log.
 
-    Seeds with outages have no replays: in an outage a message must fail for all watchers. A replayed watcher would not
-    fail it, but read it again later.
+    Seeds with outages have no replays. An outage must make a message fail for all watchers, but a watcher with a replay
+    reads the message later instead.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
@@ -152,7 +152,7 @@ def has_marks(scenario: Scenario) -> bool:
 
 
 def has_relapses(scenario: Scenario) -> bool:
-    """Whether watchers get other arguments when they have just caught up: in a tenth of the suitable seeds.
+    """Whether watchers get new arguments when they have just caught up: in a tenth of the suitable seeds.
 
     A suitable seed has a log, and no outages, poison, instant answers or standstills. The chosen seeds have one stream
     and few other faults, so that watchers fall behind for a moment, again and again.
@@ -176,8 +176,8 @@ def has_shared_triggers(scenario: Scenario) -> bool:
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # The lower bound excludes a seed whose draw is below 1/30. Only this seed, without shared triggers, finds a certain
-    # planted bug.
+    # The lower bound excludes a seed whose draw is below 1/30. This seed finds a planted bug that no other seed finds,
+    # but only without shared triggers.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 
 
@@ -205,14 +205,11 @@ def has_partitions(seed: int) -> bool:
 
 
 def sizes_of(seed: int, what: str) -> random.Random:
-    """Return the random generator for sizes in bytes. It is separate, so that a seed's other choices do not change."""
+    """Return a random generator for sizes in bytes. Its draws do not change a seed's other random choices."""
     return random.Random(f"sizes {seed} {what}")
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether there is a single queue with one lane, so that most steps go to backlogs.
-
-    This is so in two of five seeds with a queue.
-    """
+    """Whether a single queue has one lane, so that most steps go to backlogs: in two of five seeds with a queue."""
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4

@@ -30,7 +30,7 @@ class File:
 class Files:
     """The DAGs folder, which survives restarts of the simulated process.
 
-    The folder has its own random generator, so that the random choices of worlds without files do not change.
+    The folder has its own random generator, so that its draws do not change the seed's other random choices.
     """
 
     def __init__(self, seed: int, store: Store) -> None:

@@ -330,8 +330,8 @@ class Instance:
     def mark_stopped(self, leased: LeasedStream) -> None:
         """Check that the instance may stop this stream without a drain (L4).
 
-        The instance must have lost the lease or decided to release it, or the lease must be over by the instance's own
-        clock.
+        The instance may do so if it has lost the lease, if it has decided to release the lease, or if the lease is over
+        by the instance's own clock.
         """
         if leased.fence in self._held and not self.own_lease.is_over:
             leased.checker.fail("L4", f"{leased.fence} was given up, although the lease holds")
@@ -343,10 +343,9 @@ class Instance:
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """Check the reason for which an instance releases streams (L4).
+        """Check that an instance has a reason to release these streams (L4).
 
-        Either the instance owns more than its share of the streams, or the number of each stream's triggers has
-        changed.
+        The instance owns more than its share of the streams, or the number of each stream's triggers has changed.
         """
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:

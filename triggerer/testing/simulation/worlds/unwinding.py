@@ -31,7 +31,7 @@ def unwind(
     faults: FaultInjector,
     checker: Checker,
 ) -> None:
-    """Cancel the tasks of a process, and wait for them. From now on, they have no effect on the world."""
+    """Cancel the tasks of a process, and wait for them. From now on, the tasks have no effect on the world."""
     kill()
     loop.on_step = None
     were_over, faults.are_over = faults.are_over, True

@@ -54,8 +54,8 @@ class Workload:
                         if not run.is_ended and pk not in following:
                             following.add(pk)
                             tasks.start_soon(self._end_run, pk, run.dag_id)
-                    # A commit of unknown outcome may arrive after its announcement. Then this loop finds the run after
-                    # the time limit of the wait below.
+                    # A commit of unknown outcome may succeed after its announcement. Then this loop finds the run when
+                    # the wait times out.
                     await subscription.wait(timedelta(seconds=10))
 
     async def _end_run(self, pk: int, dag_id: str) -> None:

@@ -23,9 +23,9 @@ class Attempt(NamedTuple):
 class Timeline:
     """One clock for the database, the operating system's kernel and all executors.
 
-    Its agenda lists the actions that happen outside the executors' event loops.
+    The agenda lists the actions that happen outside the executors' event loops.
 
-    The timeline has its own random generator, so that the seed's other random choices do not change.
+    The timeline has its own random generator, so that its draws do not change the seed's other random choices.
     """
 
     def __init__(self, seed: int, *, first_step: int, trace: Trace | None) -> None:
@@ -74,10 +74,7 @@ class Timeline:
 
 
 class ExecutionChecker:
-    """Checks that a run has at most one worker process at a time (S12).
-
-    The processes report their beginning and end.
-    """
+    """Checks that a run has at most one worker process at a time (S12)."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.violation: Violation | None = None

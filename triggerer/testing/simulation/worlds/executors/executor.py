@@ -40,7 +40,7 @@ _UNWIND_TIMEOUT_S = 60.0
 
 
 class SimulatedGuard:
-    """Stands in for `LeaseGuard`, the process whose end kills all workers before their executor's lease is over.
+    """Stands in for `LeaseGuard`, a process that ends shortly before the executor's lease. All workers die with it.
 
     The guard ends in time even if its executor stands still, because the kernel runs the guard's timer.
     """
@@ -94,7 +94,7 @@ class Worker:
     def start(self) -> None:
         """Begin the attempt, when the process has started.
 
-        If the guard is gone, its closed pipe ends the process at once.
+        If the guard has ended, its pipe is closed, so the process ends at once.
         """
         timeline = self.executor.timeline
         if self.is_killed or self.guard.has_ended:
@@ -275,9 +275,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # The store has assigned a run to this executor that no worker executes: its result is being written. But if
-            # the result is from an older attempt, nobody executes the current attempt. Only another sweep finds such a
-            # run.
+            # No worker executes these runs, because this executor is still writing their results. If a result is from
+            # an older attempt, the run's current attempt is lost. Only another sweep finds the lost attempt.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

@@ -76,7 +76,7 @@ class ExecutorStore:
         return {run.pk: run.attempt for run in running if run.executor == executor}
 
     def sweep(self, executor: str, known: Set[int], now: float) -> dict[int, int]:
-        """Queue again the runs of dead executors, and this executor's runs that are not in `known`.
+        """Put the runs of dead executors, and this executor's runs that are not in `known`, back into the queue.
 
         A run without attempts left fails. Return the attempts of this executor's known runs, by run.
         """

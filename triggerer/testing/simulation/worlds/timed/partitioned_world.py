@@ -38,8 +38,8 @@ class PartitionedWorld(TimedWorld):
         Raises:
             Violation: A promise was broken.
         """
-        # The product divides events among their partition keys, up to a bound at once. No seed has enough events to
-        # reach this bound, so use a lower one.
+        # The product divides at most `MOST_EVENTS` events among partition keys at once. No seed has that number of
+        # events, so use a lower bound.
         module = cast("Any", dividing)
         before, module.MOST_EVENTS = module.MOST_EVENTS, self._most_divided
         try:

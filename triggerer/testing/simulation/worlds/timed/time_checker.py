@@ -100,8 +100,7 @@ class TimeChecker:
     def on_next_run(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
         """Check T5: no due run is forgotten.
 
-        The plan may move from a due run to a run that is not due yet only after the due run, or a later one, was
-        created.
+        The scheduler must create a due run, or a later run, before it plans a run that is not due yet.
         """
         due = self._store.states[dag_id].next_run
         if due is None or due.run_after > decided_at:
@@ -170,8 +169,9 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # A run was created too early, because a host's clock was ahead. It becomes the DAG's last run once it
-                # is due, but the scheduler does not call the timetable again then. So use only the stored answer.
+                # A run was created too early, because a host's clock was ahead. Once the run is due, it is the last run
+                # for this check. But the scheduler does not call the timetable again then, so use only the stored
+                # answer.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
@@ -218,8 +218,8 @@ class TimeChecker:
 def _moment_of(dag: Dag, run: Run) -> datetime:
     """Return the time for which the timetable planned a run.
 
-    For a schedule on assets and time, this is at most the end of the run's interval. `run_after` is then the time of
-    the run's creation, which lies in the future if the clock was set back since.
+    For a schedule on assets and time, `run_after` is the time of the run's creation. If the clock was set back since,
+    this time lies in the future. So the end of the run's interval counts if it is earlier.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)

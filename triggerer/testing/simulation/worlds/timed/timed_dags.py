@@ -36,7 +36,7 @@ _TIMETABLES: tuple[Timetable, ...] = (
     DeltaDataIntervalTimetable(timedelta(minutes=12)),
     DeltaTriggerTimetable(timedelta(minutes=9)),
 )
-# No two of these timetables plan the same data interval for different times. If two did, a change from one to the other
+# No two of these timetables plan the same data interval for different times. Otherwise a DAG that changes its timetable
 # would run the interval again.
 _KEYED: tuple[Timetable, ...] = (
     CronPartitionTimetable("*/12 * * * *", timezone="UTC", run_offset=-1, key_format=MINUTE_FORMAT),

@@ -1,6 +1,6 @@
 """A separate world of one to four schedulers, with DAGs that have timetables.
 
-It has its own virtual time, and its own random generator.
+The world has its own virtual time, and its own random generator.
 """
 
 from __future__ import annotations
@@ -57,10 +57,7 @@ _HARMLESS = {"emit", "pause", "resume", "parse"}
 
 
 class TimedWorld:
-    """Runs schedulers for hours with faults. Then the faults end.
-
-    The world continues until no run is due, and then for one more hour.
-    """
+    """Runs schedulers for hours with faults, then without faults until no run is due, and then for one more hour."""
 
     name: ClassVar[str] = "timetables"
     """The name of the world. The seed of its random generator contains the name."""
