@@ -105,7 +105,8 @@ class Channel:
     """The service's end of a channel. One task can send while another task receives.
 
     Attributes:
-        accepts_descriptors: True: a trusted child may send file descriptors with its frames.
+        accepts_descriptors: Whether the child may send file descriptors with its frames. Set it only for a trusted
+            child.
         descriptors: The descriptors that came with the received frames, in order. The receiver must close them.
     """
 
@@ -296,7 +297,8 @@ def connect_to_parent() -> ChildChannel:
     die_with_writer(own)
     for lifeline in shared:
         # An open file description has one owner, which gets the signal (F_SETOWN in fcntl(2)). The inherited
-        # description also serves other processes, so its owner must stay. Opening the pipe again creates a new one.
+        # description also serves other processes, so its owner must stay. Opening the pipe again creates a new
+        # description.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

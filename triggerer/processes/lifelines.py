@@ -20,12 +20,12 @@ _armed_by = 0
 def die_with_writer(lifeline: int) -> None:
     """Make the kernel kill this process and its process group when the process at a pipe's other end is gone.
 
-    The kernel needs no code of ours at that moment, so the kill works even while users' code has the interpreter's
-    lock. A parent-death signal (prctl(2)) would kill only this process, and not its descendants.
+    The kernel runs no code of ours, so the kill works even while users' code has the interpreter's lock. A parent-death
+    signal (prctl(2)) would kill only this process, and not its descendants. This process must lead its process group.
 
     Args:
-        lifeline: The reading end of a pipe, opened by this process alone. No process writes into the pipe, and only the
-            other process has the writing end. This process must lead its process group.
+        lifeline: The reading end of a pipe. No other process may share its open file description, and only the other
+            process may have the writing end. Nothing is written into the pipe.
     """
     global _armed_by  # noqa: PLW0603
     os.set_inheritable(lifeline, False)

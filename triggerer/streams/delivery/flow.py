@@ -22,12 +22,11 @@ from triggerer.synchronization import AutoResetEvent
 class Flow:
     """The limits of one group for outstanding events.
 
-    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. The poll calls
-    `handle_full_lane` after a broadcast that has filled a lane. If a hook of the producer raises, the group ends.
+    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. It calls
+    `handle_full_lane` after a broadcast that has filled a lane.
 
-    A producer that can pause lanes pauses a full lane, and `run` resumes the lane. For any other producer, the poll
-    pauses at the next event of the full lane. The poll also pauses if an event of a paused lane arrives while the lane
-    is at its bound.
+    A producer that can pause lanes pauses a full lane, and `run` resumes the lane. Otherwise the poll pauses at the
+    next event of the full lane. If a hook of the producer raises, the group ends.
     """
 
     def __init__(
@@ -218,9 +217,10 @@ class Flow:
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until each subscriber with a full queue has read an event or is gone.
+        """Wait until each of the `full` subscribers has read an event or is gone.
 
-        A single full queue keeps the poll paused.
+        Args:
+            before: The `pulled` of each subscriber when the poll paused.
         """
         while any(
             subscriber.is_present and subscriber.pulled == pulled

@@ -64,7 +64,7 @@ class Selection:
 
 
 class _Table:
-    """Maps each value to the subscribers that look for the value. All their selectors have an equal `by`."""
+    """Maps each value to the subscribers whose selectors want it. A table serves all selectors with an equal `by`."""
 
     __slots__ = ("_read", "_seekers", "members")
 

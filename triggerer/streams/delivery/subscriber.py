@@ -155,8 +155,7 @@ class Subscriber(Deriver):
         events = ledger.events[at : at + limit]
         admission = self.admission
         if admission.may_skip:
-            # Stop before the first event that the filter will skip: whether it receives the later events is not known
-            # yet.
+            # Stop before the first event that the filter will skip. Which later events it receives is not known yet.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
                 if admission.will_skip(entry):
                     events = events[:place]

@@ -104,8 +104,8 @@ class Manager:
         """Stop a trigger.
 
         Args:
-            on_purpose: True: the trigger's watchers were deleted. False: the trigger's unresolved events count as
-                failed.
+            on_purpose: True: the trigger's watchers were deleted, so the events that the trigger received are acked.
+                False: the trigger will be replaced, so its unresolved events count as failed.
         """
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         stream = self._stream_of(member)

@@ -154,7 +154,7 @@ class Member:
 
     @property
     def _has_failed(self) -> bool:
-        """True if other code has failed the subscriber, and this member's task has not set `is_absent` yet."""
+        """True if the group has failed the subscriber, and the member's task has not noticed it yet."""
         return self.subscriber is not None and not self.subscriber.is_present
 
     # Making
@@ -168,8 +168,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # The runtime later hashes and prints the key in code that serves other triggers, too. If the plugin's
-                # key raises an error, it must be raised here, where only this trigger fails.
+                # Call the key's own methods here, where an error fails only this trigger. Later the runtime calls them
+                # in code that serves all triggers.
                 hash(key)
                 repr(key)
                 str(key)

@@ -104,7 +104,7 @@ class Replays:
             await self._ended.wait()
 
     async def run(self, state: GroupState) -> None:
-        """Carry out the requests until none is open or the group ends. No error of a plugin is raised."""
+        """Carry out the requests until none is open or the group ends. Errors of plugins are not raised."""
         self._restored_to.clear()
         try:
             # In ack mode, wait for the producer, which the group makes a tick or two after its start.
@@ -285,8 +285,8 @@ class Replays:
 def _is_retryable(request: ReplayRequest, error: Exception) -> bool:
     """Return whether to try the request again.
 
-    After a restore, a stream must not begin before the request is carried out, because it would skip messages. So the
-    request is given up only if it can never be carried out.
+    A restored stream waits for its request, because it would otherwise skip messages. So a restore's request is tried
+    until it succeeds, unless it can never succeed.
     """
     if request.is_restore:
         return not isinstance(error, _Impossible)

@@ -20,10 +20,10 @@ from triggerer.streams.delivery.group_state import GroupState
 
 
 class Rewind:
-    """One replay in one lane: makes or moves the watcher's backlog, so that it begins at the replay's start.
+    """One replay in one lane: creates or moves the watcher's backlog, so that it begins at the replay's start.
 
-    A live watcher stays live until the new position is durable, so the stream need not wait for the store. Meanwhile it
-    processes messages under their ordinary keys. The replay covers these messages too: all before `end`.
+    A live watcher stays live until the new position is durable, so that the stream need not wait for the store.
+    Meanwhile the watcher processes further messages. The replay repeats these messages too, up to `end`.
 
     Args:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the

@@ -27,11 +27,11 @@ class FallingBehind:
     - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
       lane.
 
-    A watcher that is behind in the lane counts only once it has read this message during catch-up. Then it counts as
-    acking.
+    A watcher that is behind in the lane counts as acking once it has read the message during catch-up. Before that, the
+    watcher does not count.
 
-    After a failure, the lane may still have later messages that the broker redelivers too. No watcher falls behind at
-    one of these: its position would be after the failed message, and it would miss the failed message.
+    After a failed message, later messages of the lane that the broker will redeliver may reach the head. No watcher
+    falls behind at them: its position would be after the failed message, so it would miss the failed message.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -186,8 +186,8 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # Redelivered messages with lower positions may follow in the lane. A watcher that falls behind now misses them
-        # too, so its backlog begins at the lowest position.
+        # Later in the lane, there may be redelivered messages with lower positions. A watcher that falls behind now
+        # misses them too, so its backlog begins at the lowest of these positions.
         lowest, broadcast_to = state.span_from(entry)
         # The store may answer at once. This extra count keeps the message unresolved until the positions of all
         # watchers are submitted.

@@ -47,12 +47,13 @@ _STORE_EVERY_S: Final = 2.0
 class CatchUp:
     """Catches up for one watcher in one group. `run` returns once the watcher is behind in no lane.
 
-    A backlog consists of the messages that the watcher misses in one lane. A second filter processes the watcher's
-    backlogs, and the parked messages that an operator replays. `Backlog.cursor` moves when this filter passes a
-    message. `Backlog.position` moves when the message's events are durable, and is stored for logs.
+    A second filter processes the watcher's backlogs, and the parked messages that an operator replays:
 
-    If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the other
-    lanes continue at once with a new filter. A message that fails too often is parked (set aside for an operator).
+    - When the filter passes a message, `Backlog.cursor` moves.
+    - When the message's events are durable, `Backlog.position` moves.
+    - If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the
+      other lanes continue at once with a new filter.
+    - A message that fails too often is parked.
 
     Args:
         readers: Limits how many of the stream's lanes are read at a time, in addition to the poll.
@@ -389,11 +390,7 @@ class CatchUp:
                     break
 
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
-        """Return whether the filter receives this message now.
-
-        False if a probe must be tried first, or if the message was read from memory and has been stored meanwhile. In
-        the second case the filter receives the message later, from the store.
-        """
+        """Return whether the filter receives this message now. False: a probe is due first, or see `begin_giving`."""
         if message.failures and not backlog.failures:
             # An earlier group counted these failures, and stored their number with the message.
             backlog.failures = message.failures

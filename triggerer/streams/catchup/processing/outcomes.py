@@ -40,8 +40,8 @@ class Outcomes:
     Args:
         name: The watcher's name, for errors.
         on_failure: Called with each error that users should see.
-        on_success: Called when the filter has passed a message. In a log, it is called only for the first of several
-            messages of one lane that pass in succession.
+        on_success: Called when the filter has passed a message. For a log, only the first of consecutive messages of
+            one lane causes a call.
     """
 
     def __init__(

@@ -115,8 +115,8 @@ class Handover:
         """
         state = self._state
         assert state.producer is not None
-        # Record ends only for backlogs that exist before the look-up. Their lanes have a tail in memory already, which
-        # gets every broadcast after the look-up.
+        # Record ends only for backlogs from before the look-up. For a newer backlog, the end could be too low: messages
+        # broadcast between the look-up and the start of the lane's tail would be missed.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_UP_ENDS_EVERY_S
