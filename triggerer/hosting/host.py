@@ -257,9 +257,8 @@ class TriggerHost:
             self._wake.set()
 
     def _apply(self, heartbeat: Heartbeat) -> None:
-        # If our lease ended during the heartbeat, stop the streams before the lease is extended: `_watch_lease` may not
-        # have run yet. A stream that has noticed the end of the lease waits to be stopped. An extension does not wake
-        # it.
+        # If our lease ended during the heartbeat, stop the streams before the extension, because `_watch_lease` may not
+        # have run yet. A stream that has noticed the end of the lease waits to be stopped, and ignores an extension.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)

@@ -77,9 +77,8 @@ class Reconciliation:
         owned_rows = [row for row in difference.new if row.stream_digest in owned]
         specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
         for hosted in difference.gone:
-            # `outliving`: the watchers that are still declared. Their new trigger must receive the messages that this
-            # trigger has not resolved, so these messages must fail. A removal `on_purpose` would ack the open message.
-            # So it is `on_purpose` only if all watchers of the trigger were deleted.
+            # If a watcher outlives this trigger, a new trigger will serve the watcher. The new trigger must receive the
+            # messages that this trigger has not resolved, so these messages must fail. `on_purpose` would ack them.
             self._roster.drop(hosted)
             outliving = difference.outliving(hosted)
             if 0 < len(outliving) < len(hosted.row.watchers):

@@ -57,15 +57,14 @@ class Flow:
     async def check(self, payload: Any = None) -> None:
         """Let other tasks run, and wait until an event may be broadcast.
 
-        Meanwhile no event is pulled, so the messages stay with the broker. A subscriber with a full queue fails if it
-        reads no event within the grace (`overflow_grace`).
+        Meanwhile the messages stay with the broker. A subscriber with a full queue fails if it reads no event within
+        `overflow_grace`.
 
-        While the group stops, the last pulled event waits here in ack mode, and the broker redelivers it. On the fast
-        path it is broadcast, because nothing would deliver it again.
+        While the group stops, the last pulled event is not broadcast in ack mode, because the broker will redeliver it.
+        On the fast path the event is broadcast, because nothing would deliver it again.
 
         Args:
-            payload: The broker payload of the pulled event. The producer finds the event's lane in it. None on the fast
-                path.
+            payload: The broker payload of the pulled event, for `get_advance_lane`. None on the fast path.
         """
         self._state.is_poll_waiting = True
         try:

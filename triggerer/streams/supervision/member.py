@@ -279,8 +279,8 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        In the testing harness (`RuntimeContext.restarts` is False), `serve` returns when the filter has ended. But
-        after a failure it waits for a call of `restart` if the watchers may fall behind.
+        In the testing harness (`RuntimeContext.restarts` is False), the filter is not restarted, and `serve` returns.
+        But if the filter failed and its watchers may fall behind, `serve` waits for a call of `restart`.
         """
         with anyio.CancelScope() as self._scope:
             while True:

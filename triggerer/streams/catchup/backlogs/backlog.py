@@ -118,8 +118,8 @@ class Backlog:
     def stored_log_end(self) -> int | None:
         """The value for `PositionChange.log_end`.
 
-        Users see `log_end - stored_position` as the number of missed messages. Usually the value is `log_end`. If no
-        message is left, it is the number of `stored_position`, so that users see zero.
+        Users see `log_end - stored_position` as the number of missed messages. If no message is left, the value is the
+        number of `stored_position`, so that users see zero.
         """
         log_end = self.log_end
         is_over = log_end is not None and log_end <= self.position[1]

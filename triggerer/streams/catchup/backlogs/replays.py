@@ -45,7 +45,7 @@ class Replays:
     """Carries out the replays of one stream, across its groups, in order and one at a time.
 
     While a watcher has an open replay, it reads no backlog. If the stream's owner dies during a replay, the next owner
-    carries out the request again. For a replay with re-emission, it skips the lanes whose new position is stored.
+    carries out the request again. In a replay with re-emission, the next owner skips lanes that were rewound already.
 
     Args:
         members: The stream's current members.

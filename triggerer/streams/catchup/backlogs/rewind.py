@@ -93,10 +93,7 @@ class Rewind:
         return Reemission(self._request.id, self._start, self._end)
 
     def _begin_at(self, backlog: Backlog | None) -> Position:
-        """Return where the replay begins: at `start`, or at an earlier message that must be read too.
-
-        Such a message is outstanding, or has events that are not durable.
-        """
+        """Return where the replay begins: at `start`, or at an earlier message that is outstanding or not durable."""
         must_be_read = [
             self._state.lowest_outstanding(self._lane),
             None if backlog is None else backlog.position,

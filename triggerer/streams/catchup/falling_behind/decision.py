@@ -59,10 +59,7 @@ class FallingBehind:
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget the failures of lanes that have no outstanding message from before the redelivery.
-
-        There may be many such lanes, because each message may be its own lane.
-        """
+        """Forget failures in lanes that are empty now. There may be many, because each message may be its own lane."""
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)
@@ -127,9 +124,9 @@ class FallingBehind:
     ) -> set[WatcherRef]:
         """Return the watchers that must still fall behind at the message.
 
-        The result leaves out watchers that are behind there already, and watchers that have read the message while they
-        caught up. It includes watchers that are behind with a position that is not durable: the position is written
-        again, and the lane waits for it.
+        Watchers that are behind in the lane already, or have read the message while they caught up, are left out. But
+        if a watcher's position is not durable, the watcher is included: the lane must wait until the position is
+        written again.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {

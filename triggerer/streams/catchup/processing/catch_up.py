@@ -160,7 +160,7 @@ class CatchUp:
     async def run(self) -> None:
         """Catch up until the watcher is behind in no lane and no replayed message waits, or until `stop` is called.
 
-        No error of a plugin is raised.
+        Errors of plugins are not raised.
         """
         for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
             self._take_over(backlog)
@@ -188,8 +188,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # The count of failures does not belong to the next message. In a log it belongs to the message at the
-                # old cursor, and the reading begins at an earlier message. In a queue each row has its own count.
+                # In a log, the count of failures belongs to the message at the old cursor, but the reading begins at an
+                # earlier message. In a queue, each row has its own count.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None

@@ -132,8 +132,8 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # The store refused this message's events at the last attempt. Read no later message until the store
-            # answers. If it refuses again, the later messages would be read in vain.
+            # The store refused this message's events at the last attempt. Read no later message until the store has
+            # answered, because another refusal would make that reading useless.
             self._reader.hold(backlog)
             return False
         return True

@@ -146,8 +146,7 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Let a lane rest if it was read to its end and no reader slot is free. Return whether the lane rests.
 
-        The watcher loses no time, because the next broadcast in the lane ends the rest. After `_LONGEST_WITHOUT_SLOT_S`
-        without a slot, the lane no longer rests.
+        The next broadcast in the lane ends the rest. A lane without a slot for `_LONGEST_WITHOUT_SLOT_S` does not rest.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
