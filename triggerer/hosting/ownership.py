@@ -111,8 +111,8 @@ class Ownership:
         """Extend the leases of this instance, claim free streams, and find out which leases to give up.
 
         The instance claims streams up to its share (the number of streams divided by the number of instances), and
-        beyond it the streams for which no other instance has room. If no instance has room for a free stream, its
-        watchers show this reason.
+        beyond it the streams for which no other instance has room. If no instance has room for a free stream, the
+        stream's watchers show this reason.
 
         Args:
             order: Sorts the leases. The last ones are given up first.

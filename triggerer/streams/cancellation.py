@@ -50,8 +50,8 @@ async def take_back_stray_cancellations() -> None:
 def is_interrupt(error: BaseException) -> bool:
     """Return whether the error is Ctrl-C, which must end the program.
 
-    In a service, a signal handler catches Ctrl-C. So a `KeyboardInterrupt` there comes from plugin code, and the result
-    is False.
+    In a service, a signal handler catches Ctrl-C. So a `KeyboardInterrupt` in a service comes from plugin code, and the
+    result is False.
     """
     return isinstance(error, KeyboardInterrupt) and not signals.are_stop_signals_handled()
 

@@ -11,8 +11,8 @@ class PendingLimit:
     Each stream, and each trigger without a stream, has a limit of its own. All watchers that catch up share one limit.
 
     The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
-    answer subtracts one. Restarts of the stream keep the count, so that they cannot fill the memory during an outage of
-    the store.
+    answer subtracts one. A restart of the stream keeps the count. Otherwise repeated restarts could fill the memory
+    during an outage of the store.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")

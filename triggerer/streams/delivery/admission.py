@@ -123,7 +123,7 @@ class Admission:
         )
 
     def _has_missed_head(self, lane: Lane) -> bool:
-        """Return whether the filter missed the lane's head, so that its watchers are about to fall behind there."""
+        """Return whether the filter missed the lane's head, so that its watchers will soon fall behind in the lane."""
         head = lane.head
         if head is None or head.seq >= self._missed_to:
             return False

@@ -25,8 +25,8 @@ class Flow:
     The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. It calls
     `handle_full_lane` after a broadcast that has filled a lane.
 
-    A producer that can pause lanes pauses a full lane, and `run` resumes the lane. Otherwise the poll pauses at the
-    next event of the full lane. If a hook of the producer raises, the group ends.
+    A producer that can pause lanes pauses a full lane, and `run` resumes the lane. For any other producer, the poll
+    pauses at the next event of the full lane. If a hook of the producer raises, the group ends.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Tracks which subscriber has passed which event. Synchronous, no I/O.
 
-Events are numbered in broadcast order, and each subscriber passes them in this order:
+Events are numbered in broadcast order. Each subscriber passes the events in this order.
 
 - A subscriber's `done` is the number of the first event that it has not passed.
 - All subscribers have passed the events before the lowest `done`. The ledger releases these events to the lanes.

@@ -43,14 +43,14 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for messages.
 
-    A full lane or stream stays paused until its outstanding events fill at most half of its bound. A subscriber holds
-    it up under three conditions:
+    A full lane or stream stays paused until its outstanding events fill at most half of its bound. A subscriber is the
+    cause if all of these conditions hold:
 
     - The subscriber's queue is full, or the events that it has not passed fill more than half of the bound.
     - A sibling has passed all events of the lane or stream, or has read the lane to its end while it catches up.
     - The store is not slow. Otherwise all subscribers wait for the store.
 
-    If one large message alone fills half of a bound, a subscriber has the overflow grace to pass the message.
+    If one large message alone fills more than half of a bound, a subscriber has the overflow grace to pass the message.
 
     If watchers may fall behind, `run` is a task of the group. It checks from `request_check` until the pause is over.
     """

@@ -146,8 +146,8 @@ class StallWatch:
         """Return the stall. None: the loop runs again, or the system had paused the loop's thread or the process.
 
         Args:
-            due: Since when the loop owes an answer.
-            since: Since when the thread's usage is judged.
+            due: When the callback was due.
+            since: The start of the period for which the thread's usage is judged.
             before: The usage at `since`.
         """
         task = asyncio.current_task(self._loop)

@@ -176,7 +176,7 @@ class Manager:
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once, because its lease was lost or released.
 
-        Its outstanding events stay unresolved, so the broker delivers their messages to the next owner.
+        The stream's outstanding events stay unresolved, so the broker delivers their messages to the next owner.
         """
         stream = self._streams.get(key)
         if stream is not None:

@@ -316,7 +316,7 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return an event source with the watchers that are live at this position. None: all watchers are behind there.
+        """Return an event source with the watchers that are live at this position. None: all watchers are behind.
 
         The events that the live filter derives from the message at this position count for these watchers only.
         """

@@ -89,8 +89,8 @@ def _enter(
         backlog.position = backlog.cursor = position
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
-    # Do not wait until a message that is being stored is durable. If the store is full, it gets room for the message
-    # only when the reader reads earlier messages.
+    # Let the reader begin at once, even while a message is being stored. A full store has room for the message only
+    # after the reader has read earlier messages.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -138,7 +138,7 @@ class CatchUp:
         self._reader.wake()
 
     def offer(self, backlog: Backlog) -> None:
-        """Let the reader read a lane in its turn: the watcher fell behind there, or the lane has more messages."""
+        """Let the reader read a lane in its turn: the watcher fell behind in it, or the lane has more messages."""
         self._reader.offer(backlog)
 
     def read_replayed_messages(self) -> None:
@@ -291,7 +291,7 @@ class CatchUp:
     def _record_lookup(self, error: Exception | None) -> None:
         """Record that the ends of the lanes were looked up, or why the look-up failed.
 
-        While the end of a lane is unknown, the watcher goes live there only once a message is broadcast.
+        While the end of a lane is unknown, the watcher goes live in the lane only once a message is broadcast.
         """
         if error is not None:
             self._lookup_error = error

@@ -65,6 +65,7 @@ class Probes:
     - If the filter derives an event from a probe, or rejects it, the failed message is poison, and probing ends.
     - If ten probes fail, the watcher is down, and probing ends.
     - If the filter skips a probe, the probe proves nothing, because a filter may skip most messages.
+    - If no probe is left, the failed message is tried again, and then probing continues with later messages.
 
     Events of a probe are not stored.
     """

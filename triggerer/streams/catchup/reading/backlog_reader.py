@@ -239,8 +239,8 @@ class BacklogReader:
     async def slice(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
         """Yield messages of a lane from `Backlog.cursor` on, in order, a burst at a time.
 
-        Before the caller asks for the next burst, it must move `Backlog.cursor` past the whole burst. If it cannot, it
-        must close the generator.
+        Before the caller asks for the next burst, the caller must move `Backlog.cursor` past the whole burst, or else
+        close the generator.
         """
         bursts = self._bursts(backlog)
         async with aclosing(bursts):

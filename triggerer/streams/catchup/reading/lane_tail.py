@@ -1,4 +1,4 @@
-"""The newest messages of a lane in memory, for watchers that have nearly caught up there."""
+"""The newest messages of a lane in memory, for watchers that have nearly caught up in the lane."""
 
 from __future__ import annotations
 
