@@ -93,7 +93,10 @@ class Rewind:
         return Reemission(self._request.id, self._start, self._end)
 
     def _begin_at(self, backlog: Backlog | None) -> Position:
-        """Return where the replay begins: at `start`, or at an earlier message that is outstanding or not durable."""
+        """Return where the replay begins: `start`, or an earlier position with messages that must be read too.
+
+        A message must be read if it is outstanding, or if its events are not durable.
+        """
         must_be_read = [
             self._state.lowest_outstanding(self._lane),
             None if backlog is None else backlog.position,
