@@ -393,7 +393,7 @@ class FallingBehindInQueues(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """Return the outcome with `count` acks, or rejections if there are fewer acks, turned into unread failures."""
+    """Return the outcome with `count` of its acks, and then of its rejections, turned into unread failures."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(
