@@ -1,8 +1,7 @@
 """Decides when a trigger that was restarted after a failure counts as working. Synchronous, no I/O, no clock.
 
 If its broker does not answer, a restarted trigger may run for half a minute before it fails again. So users see the
-trigger as failing until this attempt has run 1.5 times as long as the failed attempt, but at least one second and at
-most `healthy_after_s`.
+trigger as failing until it has run 1.5 times as long as the failed attempt (at least 1 s, at most `healthy_after_s`).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How many seconds the trigger last ran. Attempts in which the trigger could not be made do not count. 0:
-            it ran for `healthy_after_s` or longer, or has never run.
+        lasted: How many seconds the trigger's last attempt took. An attempt that could not make the trigger does not
+            count. 0: the last attempt took `healthy_after_s` or longer, or there was none.
         works_at: From this instant the trigger counts as working. None: the trigger does not run now.
     """
 

@@ -80,8 +80,10 @@ class PreparedTrigger:
     """A callable that makes the trigger of one row. Each call returns a new trigger.
 
     Before every call except the first, call `load` and wait until the load has ended, because the file of the class may
-    have changed. The live member and the catch-ups of its watchers do this independently. So another caller may begin a
-    load between the end of a caller's load and the caller's next call: a call uses the last load that has ended.
+    have changed.
+
+    The live member and the catch-ups of its watchers load independently of each other. A load that another caller has
+    just begun must not delay a call, so the call uses the last load that has ended.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class PreparedTrigger:
         self.class_load: ClassLoad = begin(row)
         """The load that was begun last."""
         self._load_before: ClassLoad = self.class_load
-        """The load that had ended last when `class_load` was begun. Before the first call of `load`: `class_load`."""
+        """The last load that had ended before `class_load` began. Initially `class_load` itself."""
 
     def load(self) -> ClassLoad:
         """Begin to load the class again, or return the load that is under way.

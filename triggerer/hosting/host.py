@@ -58,9 +58,9 @@ class HostSettings:
 class TriggerHost:
     """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
 
-    The host acts when triggers or streams have changed, and at each heartbeat. If the database does not answer, the
-    host tries again soon. Meanwhile the streams continue, and their events wait in memory. Once the lease is over by
-    the instance's own clock (`RuntimeContext.lease`), the streams stop. They start again when a heartbeat succeeds.
+    The host acts when triggers or streams have changed, and at each heartbeat. While the database does not answer, the
+    streams continue, and their events wait in memory. Once the lease is over by the instance's own clock
+    (`RuntimeContext.lease`), the streams stop until a heartbeat succeeds.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class TriggerHost:
 
         Args:
             runtime: The context of the triggers.
-            writers: The writers of positions and parked messages. A stopped stream starts again only once the store has
-                answered the changes that the stream submitted before.
-            takes_over_at_once: True: no other instance can be alive (SQLite), so take over leases before they expire.
+            writers: The writers of positions and parked messages. Before a stopped stream starts again, the host waits
+                until the writers have no change of this stream left.
+            takes_over_at_once: Take over leases before they expire, because no other instance can be alive (SQLite).
         """
         self._database = database
         self._instance_id = instance_id
@@ -257,9 +257,8 @@ class TriggerHost:
             self._wake.set()
 
     def _apply(self, heartbeat: Heartbeat) -> None:
-        # If our lease ended during the heartbeat, stop the streams before the lease is extended: `_watch_lease` may not
-        # have run yet. A stream that has noticed the end of the lease waits to be stopped. An extension does not wake
-        # it.
+        # If our lease ended during the heartbeat, stop the streams before the extension, because `_watch_lease` may not
+        # have run yet. A stream that has noticed the end of the lease waits to be stopped, and ignores an extension.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)

@@ -111,8 +111,8 @@ class Ownership:
         """Extend the leases of this instance, claim free streams, and find out which leases to give up.
 
         The instance claims streams up to its share (the number of streams divided by the number of instances), and
-        streams that no other instance would claim. If no instance has room for a free stream, the stream's watchers
-        show this as the reason why they wait.
+        beyond it the streams for which no other instance has room. If no instance has room for a free stream, the
+        stream's watchers show this reason.
 
         Args:
             order: Sorts the leases. The last ones are given up first.
@@ -199,7 +199,7 @@ class Ownership:
         announce(session, Signal.STREAMS_CHANGED, *digests)
 
     async def _claim(self, session: AsyncSession, division: StreamDivision) -> list[Fence]:
-        """Claim streams up to our share, then the streams that no other instance would claim.
+        """Claim free streams up to our share, and beyond it the streams for which no other instance has room.
 
         A stream is not claimed if this instance has no room for its triggers.
         """

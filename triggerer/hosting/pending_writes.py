@@ -20,10 +20,9 @@ class Unwritten:
     """Stopped streams that must not start again yet, because the store has not answered all of their changes.
 
     When the instance's lease ends, its streams stop. When a heartbeat extends the lease, the streams read their rows
-    from the store and start again. If a change from before the stop were still under way, a stream would read old rows.
+    from the store and start again. The rows would be old if a change from before the stop were still under way.
 
-    An instance also waits for these changes before it releases a lease. After the release the store would refuse them,
-    and the next owner would repeat the work.
+    An instance also waits for these changes before it releases a lease. Otherwise the store would refuse them.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:

@@ -48,10 +48,9 @@ class Reconciliation:
     async def run(self, owned: Mapping[str, Fence]) -> bool:
         """Host the triggers that the store shows on the streams of these leases.
 
-        All triggers of a stream change in one tick of the event loop. For instance, a trigger whose arguments changed
-        is removed and added again. If its siblings resolved a message in between, the broker would advance, and the
-        trigger would miss the message. So a stream does not change until the classes of all its new triggers are
-        loaded. A class whose load has failed or takes too long does not delay the stream.
+        All triggers of a stream change in one tick of the event loop. Otherwise a trigger that is removed and added
+        again, with new arguments, could miss a message that its siblings resolve in between. So a stream changes only
+        once the classes of its new triggers are loaded, have failed to load, or take too long.
 
         Args:
             owned: The leases, by digest of the stream. If a lease is lost while this method waits, the caller removes
@@ -68,7 +67,7 @@ class Reconciliation:
             # Triggers were declared after the heartbeat, and the owned streams now have more triggers than this
             # instance may host. The next heartbeat decides which streams to give up.
             return False
-        # False: triggers were declared while classes were loaded. The next call prepares them.
+        # If triggers were declared while classes were loaded, the next call prepares these triggers.
         is_complete = self._preparation.has(difference.new)
         self._apply(difference.on_streams_of(self._may_start), owned)
         return is_complete
@@ -78,9 +77,8 @@ class Reconciliation:
         owned_rows = [row for row in difference.new if row.stream_digest in owned]
         specs = [self._spec(row, owned[row.stream_digest]) for row in owned_rows]
         for hosted in difference.gone:
-            # `outliving`: the watchers that are still declared. Their new trigger must receive the messages that this
-            # trigger has not resolved, so these messages must fail. A removal `on_purpose` would ack the open message.
-            # So it is `on_purpose` only if all watchers of the trigger were deleted.
+            # If a watcher outlives this trigger, a new trigger will serve the watcher. The new trigger must receive the
+            # messages that this trigger has not resolved, so these messages must fail. `on_purpose` would ack them.
             self._roster.drop(hosted)
             outliving = difference.outliving(hosted)
             if 0 < len(outliving) < len(hosted.row.watchers):

@@ -65,8 +65,8 @@ class Difference:
 class Roster:
     """The triggers that this instance hosts.
 
-    If a trigger's class derives another stream key now, the trigger moves to another stream. For a moment it may be
-    hosted on both streams: the old stream does not change before all of its new triggers are ready.
+    A trigger moves to another stream if its class now derives another stream key. Each stream changes only once all of
+    its new triggers are ready. So for a moment the trigger may be hosted on both streams.
     """
 
     def __init__(self) -> None:

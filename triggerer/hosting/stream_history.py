@@ -70,9 +70,9 @@ class StreamHistories:
         self._series: dict[str, _Series] = {}
 
     def add(self, streams: Sequence[StreamLive]) -> list[StreamLive]:
-        """Record the streams' present numbers, and return the streams with their histories.
+        """Record the streams' current lag and messages, and return the streams with their histories.
 
-        The history of a stream that is not in `streams` is dropped.
+        Histories of other streams are dropped.
         """
         now = int(self._clock() // 60)
         self._series = {

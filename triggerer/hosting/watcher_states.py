@@ -24,7 +24,8 @@ _log = structlog.get_logger(__name__)
 class StateWriter:
     """Writes the states of this instance's triggers to the store.
 
-    After a restart, users see a trigger as failing until it has run for a while (`Attempts`), at most `healthy_after`.
+    A trigger that is restarted after a failure still counts as failing for a while (`Attempts`), at most
+    `healthy_after`.
     """
 
     def __init__(

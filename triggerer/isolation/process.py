@@ -54,7 +54,7 @@ class TriggerProcess(RemoteTrigger):
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # Give up: if only a part of the arguments was sent, the process would take the next command for the rest.
+            # Perhaps only a part of the arguments was sent. Then the process would read the next command as the rest.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )

@@ -162,8 +162,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run in another thread or process.
 
-    The proxy makes the plugin's trigger on the service's event loop, because the runtime needs the trigger's key. If
-    the trigger is isolated in a thread, the thread runs this object. A process makes another one from the arguments.
+    The proxy makes a trigger of the plugin on the service's event loop, because the runtime needs the trigger's key. A
+    thread runs this trigger. A process makes another trigger from the same arguments.
     """
 
     isolation: ClassVar[Isolation]

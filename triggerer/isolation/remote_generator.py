@@ -43,8 +43,8 @@ class RemoteGenerator:
     """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
     `pump` and `events` run concurrently, because a filter may read the stream in a child task while it yields events.
-    When the pump pulls a raw event, the runtime counts the previous event as passed. So the pump pulls an event only
-    after the isolated filter has requested it, even if the event was sent ahead.
+    The pump pulls a raw event only once the isolated filter has requested it, even if the event was sent ahead. A pull
+    tells the runtime that the filter has passed the previous event.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -152,8 +152,8 @@ class RemoteGenerator:
             try:
                 packed.append(self._remote.pack(raw))
             except PluginError as error:
-                # The stream raises this error in the filter, which may catch it and continue. The event must not count
-                # as passed then, because the filter has not received it. So `events` raises the error too.
+                # The isolated filter gets this error from its stream, and may catch it and continue. But the filter has
+                # not received the event, so the event must not count as passed. So `events` raises the error too.
                 self._not_packed = error
                 raise
         # Send a large event alone: two events of the largest size do not fit into one frame.

@@ -37,10 +37,10 @@ class RemoteTrigger(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Start the thread or process, and return once the trigger is made there.
+        """Start the thread or process, and return once it has made the trigger.
 
         Raises:
-            PluginError: The thread or process does not start, or the trigger cannot be made there.
+            PluginError: The thread or process does not start, or cannot make the trigger.
         Cancellation: Call `aclose` afterwards. Call it after an error, too.
         """
 

@@ -57,8 +57,8 @@ def _merged(
 ) -> PartitionRange:
     """Merge the ranges of one partition, and add the gaps between them to `gaps`."""
     if not any("rewound_from" in extra for _, extra in found):
-        # The log has not lost its end, so sort by offset. After such a loss the order of the events would count: new
-        # messages get the lost offsets again, and a later range with `rewound_from` replaces earlier ranges.
+        # Without `rewound_from`, the log has not lost its end, so sort by offset. After a loss, new messages get the
+        # lost offsets again. Then the order of the events counts, because later ranges replace earlier ones.
         found = sorted(found, key=lambda one: one[0].start)
     (merged, extra), *others = found
     _add_gap(gaps, merged, merged.start - int(extra.get("deleted") or 0))

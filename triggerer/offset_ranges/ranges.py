@@ -36,8 +36,8 @@ class KafkaRanges:
 
     Attributes:
         ranges: Sorted by topic and partition.
-        gaps: Offsets inside or before these ranges that no event has. Empty if gaps were not allowed. If the log still
-            has messages in a gap inside a range, Spark reads these messages too.
+        gaps: Offsets inside or before these ranges for which there is no event. Empty if gaps were not allowed. If the
+            log still has messages in a gap inside a range, Spark reads these messages too.
     """
 
     ranges: tuple[PartitionRange, ...]

@@ -17,7 +17,7 @@ class GroupLeader:
     """A child process with its process group.
 
     Only this class reaps the process, directly after it has killed the group. asyncio would reap the process as soon as
-    the process ends. Then the kernel could reuse the id, and a later kill could hit a foreign group.
+    the process ends. Then the kernel could reuse the id, and a later kill could hit another group.
 
     Args:
         output: The child's standard output and standard error. The default is our standard error, so that the output

@@ -105,7 +105,8 @@ class Channel:
     """The service's end of a channel. One task can send while another task receives.
 
     Attributes:
-        accepts_descriptors: True: a trusted child may send file descriptors with its frames.
+        accepts_descriptors: Whether the child may send file descriptors with its frames. Set it only for a trusted
+            child.
         descriptors: The descriptors that came with the received frames, in order. The receiver must close them.
     """
 
@@ -283,10 +284,9 @@ class ChildChannel:
 def connect_to_parent() -> ChildChannel:
     """Return the channel to the parent, and let this process die when the parent dies.
 
-    A process that `ChildProcess` has started calls this function once, before anything else. The function arms the
-    lifelines: the kernel kills this process when the process at the other end of a lifeline is gone. Standard output
-    and standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit neither the
-    channel nor the lifelines.
+    A process that `ChildProcess` has started calls this function once, before anything else. Standard output and
+    standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit neither the channel
+    nor the lifelines.
     """
     for stream in (sys.stdout, sys.stderr):
         # Do not use the locale's encoding: a task would fail if it printed a character that this encoding lacks.
@@ -296,7 +296,8 @@ def connect_to_parent() -> ChildChannel:
     die_with_writer(own)
     for lifeline in shared:
         # An open file description has one owner, which gets the signal (F_SETOWN in fcntl(2)). The inherited
-        # description also serves other processes, so its owner must stay. Opening the pipe again creates a new one.
+        # description also serves other processes, so its owner must stay. Opening the pipe again creates a new
+        # description.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

@@ -1,8 +1,7 @@
 """Lets the kernel kill a process when another process ends.
 
-The two processes are connected by a *lifeline*: a pipe into which nobody writes. One process has the only writing end,
-so the pipe closes when this process is gone. The other process *arms* the reading end: when the pipe closes, the kernel
-sends SIGKILL to the process group of this other process.
+A *lifeline* is a pipe without data. One process has its only writing end. The other process *arms* its reading end.
+When the first process is gone, the pipe closes, and the kernel sends SIGKILL to the other process's group.
 
 This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
@@ -20,12 +19,12 @@ _armed_by = 0
 def die_with_writer(lifeline: int) -> None:
     """Make the kernel kill this process and its process group when the process at a pipe's other end is gone.
 
-    The kernel needs no code of ours at that moment, so the kill works even while users' code has the interpreter's
-    lock. A parent-death signal (prctl(2)) would kill only this process, and not its descendants.
+    The kernel runs no code of ours, so the kill works even while users' code has the interpreter's lock. A parent-death
+    signal (prctl(2)) would kill only this process, and not its descendants. This process must lead its process group.
 
     Args:
-        lifeline: The reading end of a pipe, opened by this process alone. No process writes into the pipe, and only the
-            other process has the writing end. This process must lead its process group.
+        lifeline: The reading end of a pipe. No other process may share its open file description, and only the other
+            process may have the writing end. Nothing is written into the pipe.
     """
     global _armed_by  # noqa: PLW0603
     os.set_inheritable(lifeline, False)
@@ -65,7 +64,7 @@ def armed_lifelines() -> tuple[str, ...]:
     """Return the paths of this process's lifelines, for a process of another group that must die with this process.
 
     The signal of a lifeline reaches only one process group, so the other process must arm the lifelines too. In a
-    forked process, before `arm_again`, the paths lead to the descriptors of the parent.
+    forked process, the paths lead to the parent's descriptors until `arm_again` is called.
     """
     return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)
 

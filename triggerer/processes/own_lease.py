@@ -1,9 +1,8 @@
 """A lease as its owner sees it: how long the owner may act, by the owner's own clock.
 
-Other instances take over a lease that has expired by the database's clock. The owner may not notice this, because it
-cannot reach the database, or was frozen for a while (stopped, suspended, or blocked by a call). So the owner checks its
-own clock before it acts, and stops some time before the lease expires (`margin`). The clock is `CLOCK_BOOTTIME`, which
-also counts the time for which the machine was suspended.
+When a lease has expired by the database's clock, other instances take it over. The owner may not notice, because it
+cannot reach the database, or was suspended or blocked. So the owner checks its own clock before it acts, and stops some
+time before the lease expires (`margin`). The clock, `CLOCK_BOOTTIME`, also runs while the machine is suspended.
 """
 
 from __future__ import annotations

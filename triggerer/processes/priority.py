@@ -14,9 +14,9 @@ _TRIES: Final = 20
 def give_way(niceness: int) -> None:
     """Raise the niceness of this process and of its descendants. The process must lead a session.
 
-    With autogroups (sched(7)), Linux divides the processor among sessions. A process's niceness counts only within its
-    session, which has a niceness too. So this function raises both. If the system has no autogroups, denies the change,
-    or is busy with such changes for two seconds, only the niceness of the process is raised.
+    With autogroups (sched(7)), Linux first divides the processor among sessions, and a process's niceness counts only
+    within its session. So this function also raises the session's niceness, if the system permits the change within two
+    seconds.
     """
     os.nice(niceness)
     for _ in range(_TRIES):

@@ -16,9 +16,9 @@ from triggerer.processes import signals
 def is_cancelled_by_us() -> bool:
     """Return whether our code, not plugin code, has cancelled the current task.
 
-    Our code cancels a task of a task group only through a scope. If no scope is cancelled, but `Task.cancelling()` is
-    above zero, plugin code has called `Task.cancel()`. Some libraries implement timeouts in this way, and never call
-    `uncancel()`. In a task that belongs to no task group, `Task.cancel()` counts as our own cancellation.
+    Our code cancels a task of a task group only through a scope. A call of `Task.cancel()` comes from plugin code, for
+    instance from a library that implements a timeout and never calls `uncancel()`. In a task that belongs to no task
+    group, `Task.cancel()` counts as our own cancellation.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -50,8 +50,8 @@ async def take_back_stray_cancellations() -> None:
 def is_interrupt(error: BaseException) -> bool:
     """Return whether the error is Ctrl-C, which must end the program.
 
-    In a service, a signal handler catches Ctrl-C. So a `KeyboardInterrupt` there comes from plugin code, and the result
-    is False.
+    In a service, a signal handler catches Ctrl-C. So a `KeyboardInterrupt` in a service comes from plugin code, and the
+    result is False.
     """
     return isinstance(error, KeyboardInterrupt) and not signals.are_stop_signals_handled()
 

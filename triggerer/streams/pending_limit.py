@@ -8,11 +8,11 @@ from triggerer.synchronization import Notifier
 class PendingLimit:
     """Counts the submitted events that the store has not answered, and makes filters wait at a limit.
 
-    Each stream has a limit, and so has each trigger without a stream. All watchers that catch up share one limit.
+    Each stream, and each trigger without a stream, has a limit of its own. All watchers that catch up share one limit.
 
     The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
-    answer subtracts one. A restart of the stream keeps the count. Otherwise, while the store is away, each restart
-    could submit another `limit` events, and memory would grow.
+    answer subtracts one. A restart of the stream keeps the count. Otherwise repeated restarts could fill the memory
+    during an outage of the store.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")

@@ -20,7 +20,7 @@ class Admission:
     def __init__(self, member: Deriver) -> None:
         self._member = member
         self.was_absent = False
-        """True if the filter may have missed outstanding messages, so that its watchers may still fall behind there."""
+        """True if the filter may have missed outstanding messages, so that its watchers may fall behind at them."""
         self.sent_ahead = 0
         """The number of the first event that `Subscriber.known_ahead` has not returned."""
         self.open_source: EventSource | None = None
@@ -38,18 +38,15 @@ class Admission:
     def admits(self, entry: Entry) -> bool:
         """Return whether the filter receives this message.
 
-        A filter skips the message in these cases:
+        A filter skips the message if all of its watchers are behind in the lane. In three other cases the filter skips
+        the message too, and the message counts as failed for the filter's watchers:
 
-        - All of its watchers are behind in the lane.
-        - The filter was absent, and the lane has messages from before its return. At each of them the group decides
-          whether the filter's watchers fall behind.
+        - The filter was absent, and the group must still decide about messages of the lane from before its return.
         - The filter was absent, and the broker redelivers a failed message of the lane.
         - In a log, a watcher is behind in the lane, and its position is not durable.
 
-        In the last three cases the message counts as failed for the filter's watchers.
-
-        If the filter runs in a process or thread of its own, it may have received the message already. Then the stream
-        must yield the message nevertheless, but the filter's events and rejections count for no watcher.
+        An isolated filter may have received the message ahead of time. Then the stream must yield the message
+        nevertheless, but the filter's events and rejections count for no watcher.
         """
         state, lane = self._member.state, entry.lane
         assert lane is not None
@@ -69,8 +66,8 @@ class Admission:
                 and state.reads_log
                 and not state.backlogs.are_stored(self._member.source, lane.key)
             ):
-                # For example, an earlier group ended while the position was being stored. Fail the message, so that its
-                # lane waits until the position is durable.
+                # The position is not durable, for example because an earlier group ended while it was being stored.
+                # Fail the message, so that the lane waits until the position is durable.
                 self._miss(entry)
                 return self._yields_for_nobody(entry)
             if source is None:
@@ -126,7 +123,7 @@ class Admission:
         )
 
     def _has_missed_head(self, lane: Lane) -> bool:
-        """Return whether the filter missed the lane's head, so that its watchers are about to fall behind there."""
+        """Return whether the filter missed the lane's head, so that its watchers will soon fall behind in the lane."""
         head = lane.head
         if head is None or head.seq >= self._missed_to:
             return False

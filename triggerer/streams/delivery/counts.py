@@ -1,7 +1,7 @@
 """Counts the outcomes of a stream's messages over all of its groups.
 
-Acked messages are not counted one by one, because counting would cost time for every message. Their number follows from
-the ledger.
+Acked messages are not counted one by one, because counting would cost time for every message. Their number is computed
+from the ledger.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        An advance has this timeout too, counted from the moment when this task first sees the advance. Time for which
-        the event loop was blocked is added to all timeouts.
+        The ack timeout also limits each advance, from the moment when this task first sees the advance. If the event
+        loop is blocked, all timeouts are longer by this time.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.

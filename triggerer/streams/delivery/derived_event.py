@@ -106,6 +106,7 @@ class DerivedEvent:
             subscriber.on_departed(subscriber)
 
     def abandon(self, error: Exception) -> None:
-        """Refuse the event before the store has answered. Until the answer comes, the event still counts as pending."""
+        """Refuse the event before the store has answered."""
+        # `complete` subtracts one. But until the store's answer, the event still counts as pending.
         self.subscriber.pending.count += 1
         self.complete(error)

@@ -22,12 +22,11 @@ from triggerer.synchronization import AutoResetEvent
 class Flow:
     """The limits of one group for outstanding events.
 
-    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. The poll calls
-    `handle_full_lane` after a broadcast that has filled a lane. If a hook of the producer raises, the group ends.
+    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. It calls
+    `handle_full_lane` after a broadcast that has filled a lane.
 
     A producer that can pause lanes pauses a full lane, and `run` resumes the lane. For any other producer, the poll
-    pauses at the next event of the full lane. The poll also pauses if an event of a paused lane arrives while the lane
-    is at its bound.
+    pauses at the next event of the full lane. If a hook of the producer raises, the group ends.
     """
 
     def __init__(
@@ -58,15 +57,14 @@ class Flow:
     async def check(self, payload: Any = None) -> None:
         """Let other tasks run, and wait until an event may be broadcast.
 
-        Meanwhile no event is pulled, so the messages stay with the broker. A subscriber with a full queue fails if it
-        reads no event within the grace (`overflow_grace`).
+        Meanwhile the messages stay with the broker. A subscriber with a full queue fails if it reads no event within
+        `overflow_grace`.
 
-        While the group stops, the last pulled event waits here in ack mode, and the broker redelivers it. On the fast
-        path it is broadcast, because nothing would deliver it again.
+        While the group stops, the last pulled event is not broadcast in ack mode, because the broker will redeliver it.
+        On the fast path the event is broadcast, because nothing would deliver it again.
 
         Args:
-            payload: The broker payload of the pulled event. The producer finds the event's lane in it. None on the fast
-                path.
+            payload: The broker payload of the pulled event, for `get_advance_lane`. None on the fast path.
         """
         self._state.is_poll_waiting = True
         try:
@@ -218,9 +216,10 @@ class Flow:
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until each subscriber with a full queue has read an event or is gone.
+        """Wait until each of the `full` subscribers has read an event or is gone.
 
-        A single full queue keeps the poll paused.
+        Args:
+            before: The `pulled` of each subscriber when the poll paused.
         """
         while any(
             subscriber.is_present and subscriber.pulled == pulled

@@ -187,7 +187,8 @@ class Group:
                 if self._queue_decisions is not None:
                     tasks.start_soon(self._queue_decisions.run, name=f"shared-stream-store[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
-            # None of the tasks returns. But if plugin code cancels its own task, the task group ends without an error.
+            # The poll and the pump never return. So the task group ends without an error only if plugin code has
+            # cancelled its own task.
             raise PluginError(f"A task of the shared stream {state.name} has cancelled itself")
         except Exception as error:
             cause = _first_cause(error)

@@ -320,7 +320,7 @@ class GroupState:
         return lane_tail
 
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
-        """Return `position`, or a cut before it. A watcher that missed the message at `position` continues there."""
+        """Return where a watcher continues that missed the message at `position`: a cut before it, or `position`."""
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
     def trim_lane_tail(self) -> None:
@@ -341,8 +341,8 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        The backlog of a replay without re-emission needs no advance if the lane had no broadcast since the rewind. If
-        the broker redelivers one of the replayed messages, its idempotency key prevents a second event.
+        A replay without re-emission needs no advance while the lane has no broadcasts. If the broker redelivers a
+        replayed message, the idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

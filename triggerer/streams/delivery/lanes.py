@@ -25,12 +25,10 @@ def _as_it_is(_: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
 class Lanes:
     """The lanes of a group, and a queue of lanes whose head is ready.
 
-    Costs: O(1) to add an event, and to queue or finish a lane; O(events taken) to take events. A lane with a stuck head
-    costs nothing until the head resolves.
+    To add an event, and to queue or finish a lane, costs O(1). A lane with a stuck head costs nothing.
 
     A lane is full when it has reached its bound in events or in bytes. The caller of `append` enforces the bounds. The
-    message that reaches the bound in bytes may exceed it. Otherwise a message larger than the bound would wait for
-    ever.
+    message that reaches the bound in bytes may exceed the bound. Otherwise a larger message would wait for ever.
     """
 
     def __init__(self, bound: int = sys.maxsize, bound_bytes: int = sys.maxsize) -> None:
@@ -150,7 +148,8 @@ class Lanes:
     def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
         """Take the ready events, up to `limit`, of the lane that has waited longest.
 
-        The list is empty if `decide` lets the first event wait. Call `finish` before the lane is queued again.
+        The list is empty if `decide` lets the first event wait. The caller advances the events, and then calls
+        `finish`.
 
         Raises:
             IndexError: No lane is ready; see `has_ready`.
@@ -164,9 +163,9 @@ class Lanes:
     def take_together(
         self, limit: int, limit_of_lane: int
     ) -> tuple[list[Lane], list[list[AdvanceItem]]]:
-        """Take the ready events of the lanes that have waited longest, until they are `limit` events or more.
+        """Take the ready events of the lanes that have waited longest, until at least `limit` events are taken.
 
-        Call `finish` for each lane before it is queued again.
+        The caller advances the events, and then calls `finish` for each lane.
         """
         lanes: list[Lane] = []
         batches: list[list[AdvanceItem]] = []

@@ -1,17 +1,15 @@
 """Tracks which subscriber has passed which event. Synchronous, no I/O.
 
-A subscriber passes an event when its filter moves past the event or rejects it. The event is resolved later, when the
-trigger events that the filter derived from it are durable too (`Entry.unresolved`).
+Events are numbered in broadcast order. Each subscriber passes the events in this order.
 
-Events are numbered consecutively in broadcast order. A subscriber passes events in order, so one number, `done`, tells
-which events it has passed. All subscribers have passed the events before the lowest `done`, so the ledger releases
-these events to the lanes. A heap finds the lowest `done`; its items are corrected only when they reach the top. The
-`done` of an idle subscriber is above all event numbers, because its selector wants none of the events.
+- A subscriber's `done` is the number of the first event that it has not passed.
+- All subscribers have passed the events before the lowest `done`. The ledger releases these events to the lanes.
+- A heap finds the lowest `done`. An item of the heap is corrected only when it reaches the top.
+- An idle subscriber wants none of the present events. Its `done` is above all event numbers.
 
-For each event there are three counts: the subscribers that ack it, the subscribers that fail it, and the failing
-subscribers that have not pulled it. Most neighbouring events have equal counts, so the ledger stores only the changes.
-A change is called a *step*, and has the number of the first event that it applies to. When a subscriber joins, fails or
-leaves, one or two steps are added, however many events are outstanding.
+Each event has three counts: the subscribers that ack it, those that fail it, and those that fail without pulling it.
+Neighbouring events usually have equal counts, so the ledger stores only the changes. A change is called a *step*. Its
+number is that of the first event with the new counts. A subscriber that joins, fails or leaves adds one or two steps.
 """
 
 from __future__ import annotations
@@ -146,11 +144,11 @@ class Ledger:
         member.done = min(member.done, self.next_seq)
         if opened is not None and not opened.is_in_flight:
             if opened.seq < member.done:
-                # The member has rejected its open event. Now it fails, so the event counts as failed.
+                # The member has rejected its open event. Now the member fails, so the event counts as failed.
                 self.refuse(member, opened)
             elif opened.nacks is not None and opened.nacks.has_refused(member):
-                # The store has refused an event derived from the open event, so the member is in `nacks.failed`. The
-                # step below counts the member too, so remove it from `nacks.failed`.
+                # `nacks.failed` counts the member already: the store has refused an event that the member derived. The
+                # step below counts the member again, so subtract it here.
                 opened.nacks.failed -= 1
         if opened is not None and opened.seq >= member.done and not opened.is_in_flight:
             opened.make_nacks().unread -= 1

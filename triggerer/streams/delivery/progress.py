@@ -26,7 +26,7 @@ class ProgressSignal:
         self._room.notify_all()
 
     def signal_room(self) -> None:
-        """Wake a paused poll and the callers that wait for the group to drain: something was advanced or read."""
+        """Report that something was advanced or read. Wakes the tasks in `wait_for_room`."""
         self._room.notify_all()
 
     async def wait(self) -> None:
@@ -40,7 +40,7 @@ class ProgressSignal:
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
-        # Clear the flag here too. While it is set, other code does not call `signal`, and the pump does not clear it
-        # while it awaits an advance. So the caller would not be woken.
+        # Other code calls `signal` only while the flag is false. The pump sets the flag to false when it next waits,
+        # but it may now be awaiting an advance. Without this line nothing would wake the caller until then.
         self.is_signalled = False
         await self._room.wait()

@@ -28,9 +28,8 @@ advance is a request to the broker.
 class Pump:
     """Releases an event to its lane once all subscribers have passed it, and advances each lane whose head is ready.
 
-    Usually one lane is advanced at a time. If the producer declares `lanes_advance_side_by_side`, several are. A lane's
-    next advance starts once the previous one has returned, or `advance_lanes` has reported the lane as advanced. An
-    advance that raises ends the group.
+    Usually one lane is advanced at a time. If the producer declares `lanes_advance_side_by_side`, several lanes are
+    advanced at a time, but each lane has only one advance under way. An advance that raises ends the group.
     """
 
     def __init__(self, state: GroupState) -> None:
@@ -121,8 +120,8 @@ class Pump:
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
-                # Begin no further advance if the pump was cancelled while the plugin shielded this one. If the loop has
-                # not turned, nothing can have cancelled the pump.
+                # If the plugin shielded this advance, the pump may have been cancelled meanwhile, and must begin no
+                # further advance. If the loop has not turned, nothing can have cancelled the pump.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
                     return
@@ -167,8 +166,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed before this task began. Do not begin the advance: the cancellation takes effect only
-            # at the first `await`, which may be after the request.
+            # The group was closed before this task began. Do not call `advance`: the producer may send its request
+            # before its first `await`, at which the cancellation takes effect.
             return
         self._awaited_beside[lane] = batch
         began = 0.0 if oldest_at is None else state.clock.monotonic()
@@ -218,8 +217,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed before this task began. Do not begin the advance: the cancellation takes effect only
-            # at the first `await`, which may be after the request.
+            # The group was closed before this task began. Do not call `advance`: the producer may send its request
+            # before its first `await`, at which the cancellation takes effect.
             return
         reported: set[int] = set()
 

@@ -36,11 +36,14 @@ _NO_REASON: Final = "the watcher's filter rejected it"
 
 
 class Rejected:
-    """Parks rejected messages before they are advanced. Wraps the function that decides about the head of a lane.
+    """Parks rejected messages that the producer does not dead-letter, so that they are not lost.
 
-    A rejected message that the producer does not dead-letter would be lost. So the message is stored for each watcher
-    that rejected it, under the message's idempotency key. A redelivery has the same key, and stores nothing new. The
-    lane waits until the message is stored. If the message cannot be stored, it counts as failed for the watcher.
+    The message is stored for each watcher that rejected it, under its idempotency key, so that a redelivery stores
+    nothing new. The lane waits until the message is stored. If it cannot be stored, it counts as failed for the
+    watcher.
+
+    Args:
+        decide: Called first. A rejected message is parked only if this function lets it advance.
     """
 
     def __init__(self, state: GroupState, decide: Decide) -> None:

@@ -1,8 +1,7 @@
 """Finds the subscribers that want an event, by the values that their selectors name.
 
-A selector's `by` names the value that the selector reads from an event. Its `values` are the values that it wants.
-Selectors with an equal `by` share one lookup per event, for any number of subscribers. A subscriber sleeps until an
-event has one of its values (`Ledger.mark_idle`).
+A selector's `by` names the value that the selector reads from an event, and its `values` are the wanted values.
+Selectors with an equal `by` share one lookup per event. A subscriber sleeps until an event has one of its values.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Selection:
 
 
 class _Table:
-    """Maps each value to the subscribers that look for the value. All their selectors have an equal `by`."""
+    """Maps each value to the subscribers whose selectors want it. A table serves all selectors with an equal `by`."""
 
     __slots__ = ("_read", "_seekers", "members")
 
@@ -153,10 +152,10 @@ def _check(selector: Any, method: str) -> None:
 
 
 def is_selecting(cls: type[BaseEventTrigger]) -> bool:
-    """Return whether the class's selector belongs to its filter.
+    """Return whether the class's selector was written for its filter.
 
-    A subclass that overrides only the filter may want events that the inherited selector does not name. So for such a
-    class the result is False.
+    If a subclass overrides only the filter, the result is False, because the new filter may want events that the
+    inherited selector does not name.
     """
     for one in cls.__mro__:
         if "shared_stream_selector" in vars(one):

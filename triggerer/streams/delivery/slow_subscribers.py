@@ -43,18 +43,16 @@ class _Filled(NamedTuple):
 class SlowSubscribers:
     """Fails subscribers that hold up the poll or a paused lane while a sibling waits for messages.
 
-    A lane or stream that has reached its bound stays paused until its outstanding events fill at most half of the
-    bound. So a subscriber causes the pause if the events that it has not passed fill more than half. Otherwise the
-    store or the broker causes the pause.
+    A full lane or stream stays paused until its outstanding events fill at most half of its bound. A subscriber is the
+    cause if all of these conditions hold:
 
-    A sibling waits for messages once it has passed all messages of the paused lane or stream. In a lane, a sibling that
-    catches up waits too, once it has read the lane's messages.
+    - The subscriber's queue is full, or the events that it has not passed fill more than half of the bound.
+    - A sibling has passed all events of the lane or stream, or has read the lane to its end while it catches up.
+    - The store is not slow. Otherwise all subscribers wait for the store.
 
-    While the store is slow, no subscriber counts as slow. One large message may fill more than half of a bound in
-    bytes. Then a subscriber has the overflow grace, counted from the broadcast, to pass this message.
+    If one large message alone fills more than half of a bound, a subscriber has the overflow grace to pass the message.
 
-    If watchers may fall behind, `run` is a task of the group. It begins to check when a lane becomes full or the poll
-    pauses (`request_check`). It checks again at each progress of the group, until the pause is over.
+    If watchers may fall behind, `run` is a task of the group. It checks from `request_check` until the pause is over.
     """
 
     def __init__(
@@ -149,10 +147,7 @@ class SlowSubscribers:
         return self._sink.is_full or self._pending.count >= self._pending.limit
 
     async def _wait_for_store(self) -> None:
-        """Wait until the store has room.
-
-        The events that make the store slow may belong to streams other than this one.
-        """
+        """Wait until the store has room for further events."""
         if self._sink.is_full:
             await self._sink.wait_for_room()
         else:
@@ -264,8 +259,7 @@ class SlowSubscribers:
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
         """Return the newest events of the lane, or of the stream (None), that exceed half of a bound.
 
-        The result is cached until a newer event is broadcast. By then, all subscribers may have passed its first
-        events.
+        The result is cached until a newer event is broadcast.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

@@ -38,9 +38,8 @@ def stage(
 class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    Staged events are submitted when the pump next runs. If all subscribers have passed the events' message by then, the
-    same transaction stores the producer's state after this message. Otherwise the state is stored later: with further
-    events, or by `advance`.
+    The pump submits the staged events when it next runs. If all subscribers have passed the message of these events,
+    the same transaction stores the producer's state. Otherwise later events or `advance` store the state.
 
     While a state is being stored, no message is advanced, and no other state is submitted.
     """
@@ -90,9 +89,9 @@ class Staging:
             self._state.progress.signal()
 
     def flush(self) -> None:
-        """Submit the staged events. The pump calls this after it has released the passed events to their lanes."""
+        """Submit the staged events, with the producer's state if subscribers have passed the events' messages."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
-            # The pump calls `flush` again when a state has been stored, or the advance after it has returned.
+            # A state is being stored, or its messages are not advanced yet. Afterwards the pump calls `flush` again.
             return
         passed = self._find_passed()
         if not passed:
@@ -129,8 +128,7 @@ class Staging:
     def _find_passed(self) -> list[AdvanceItem]:
         """Return the messages that could be advanced if all staged events were durable.
 
-        The list is empty if no staged event belongs to these messages, because otherwise a state would be stored
-        without events.
+        If none of the staged events belongs to these messages, the list is empty: `advance` stores their state.
         """
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()

@@ -155,8 +155,7 @@ class Subscriber(Deriver):
         events = ledger.events[at : at + limit]
         admission = self.admission
         if admission.may_skip:
-            # Stop before the first event that the filter will skip: whether it receives the later events is not known
-            # yet.
+            # Stop before the first event that the filter will skip. Which later events it receives is not known yet.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
                 if admission.will_skip(entry):
                     events = events[:place]
@@ -331,8 +330,8 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for the sink first. If the service begins to stop meanwhile, `pending` has no room from then on. So
-            # the filter waits here until it is cancelled, and reads no further message.
+            # Wait for the sink first, and then look at `pending`. A stopping service gives `pending` no more room, so
+            # that the filter waits here until it is cancelled, and reads no further message.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -116,7 +116,7 @@ class Subscribers:
         Events that the subscriber pulled are acked once their derived events are durable. The other events fail.
 
         Args:
-            comes_back: True: the filter returned, and is started again. False: the watchers were deleted.
+            comes_back: True if the filter will be started again, so that its watchers may fall behind.
         """
         if subscriber.is_present:
             self._state.ledger.leave(subscriber, subscriber.open_entry)

@@ -82,9 +82,8 @@ class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
-    seconds, the thread reports a stall. Stalls shorter than `threshold` are not reported. Longer stalls are reported
-    for certain only from 1.5 `threshold` on. While the system pauses the loop's thread or the process, no stall is
-    reported.
+    seconds, the thread reports a stall. So a stall of less than 1.5 `threshold` may go unnoticed. A pause of the loop's
+    thread or of the process by the system is no stall.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -134,7 +133,7 @@ class StallWatch:
                 return  # the loop is closed
             while stall is None and not self._answered.wait(self._threshold):
                 stall = self._find_stall(due, since, before)
-                # If this look found a pause by the system, the next look judges only the time after this one.
+                # If there is no stall, the system may have paused the process. Next time, judge only the time from now.
                 since, before = time.monotonic(), self._usage()
             if stall is None:
                 continue
@@ -147,8 +146,8 @@ class StallWatch:
         """Return the stall. None: the loop runs again, or the system had paused the loop's thread or the process.
 
         Args:
-            due: Since when the loop owes an answer.
-            since: Since when the thread's usage is judged.
+            due: When the callback was due.
+            since: The start of the period for which the thread's usage is judged.
             before: The usage at `since`.
         """
         task = asyncio.current_task(self._loop)
@@ -162,8 +161,8 @@ class StallWatch:
             # The loop's thread mostly waited for a processor: the machine is overloaded. Blame no code.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
-            # The loop's thread did not compute, so it did not hold the interpreter's lock. Yet this thread woke late
-            # too, so the whole process was suspended.
+            # The watching thread woke late, although the loop's thread did not compute and so did not hold the
+            # interpreter's lock. So the whole process was suspended.
             return None
         name, kind, owner = _owner_of(task)
         return Stall(
@@ -230,7 +229,7 @@ def _is_most(before: float | None, after: float | None, seconds: float) -> bool 
 
 
 def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, str | None]:
-    """Return the task's name, and the owner of the task's code: the owner's kind, such as `watcher`, and its name."""
+    """Return the task's name, and the kind (such as `watcher`) and name of the owner of the task's code."""
     if task is None:
         return None, None, None
     name = task.get_name()

@@ -88,8 +88,8 @@ def _copy(container: Iterable[_T]) -> list[_T]:
         try:
             return list(container)
         except RuntimeError:
-            # The event loop's thread ran during the copy, for example because the garbage collector called a finalizer,
-            # and it has added or removed an item. Copy again.
+            # The event loop's thread has added or removed an item during the copy. It can run during the copy if the
+            # garbage collector calls a finalizer. Copy again.
             continue
 
 

@@ -104,8 +104,8 @@ class Manager:
         """Stop a trigger.
 
         Args:
-            on_purpose: True: the trigger's watchers were deleted. False: the trigger's unresolved events count as
-                failed.
+            on_purpose: True: the trigger's watchers were deleted, so the events that the trigger received are acked.
+                False: the trigger will be replaced, so its unresolved events count as failed.
         """
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         stream = self._stream_of(member)
@@ -176,7 +176,7 @@ class Manager:
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once, because its lease was lost or released.
 
-        Its outstanding events stay unresolved, so the broker delivers their messages to the next owner.
+        The stream's outstanding events stay unresolved, so the broker delivers their messages to the next owner.
         """
         stream = self._streams.get(key)
         if stream is not None:

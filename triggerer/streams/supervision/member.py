@@ -154,7 +154,7 @@ class Member:
 
     @property
     def _has_failed(self) -> bool:
-        """True if other code has failed the subscriber, and this member's task has not set `is_absent` yet."""
+        """True if the group has failed the subscriber, and the member's task has not noticed it yet."""
         return self.subscriber is not None and not self.subscriber.is_present
 
     # Making
@@ -168,8 +168,8 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # The runtime later hashes and prints the key in code that serves other triggers, too. If the plugin's
-                # key raises an error, it must be raised here, where only this trigger fails.
+                # Call the key's own methods here, where an error fails only this trigger. Later the runtime calls them
+                # in code that serves all triggers.
                 hash(key)
                 repr(key)
                 str(key)
@@ -279,8 +279,8 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        In the testing harness (`RuntimeContext.restarts` is False), `serve` returns when the filter has ended. But
-        after a failure it waits for a call of `restart` if the watchers may fall behind.
+        In the testing harness (`RuntimeContext.restarts` is False), the filter is not restarted, and `serve` returns.
+        But if the filter failed and its watchers may fall behind, `serve` waits for a call of `restart`.
         """
         with anyio.CancelScope() as self._scope:
             while True:

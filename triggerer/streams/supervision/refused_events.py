@@ -50,7 +50,7 @@ class RefusedEvents:
 
     @property
     def latest(self) -> str | None:
-        """A text for users about the last refusal, with the time of the last report. None: nothing was refused."""
+        """Describes the last refusal for users. None: nothing was refused."""
         if self._latest is None:
             return None
         if isinstance(self._latest, NotSetAside):

@@ -102,8 +102,8 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # Drop the selectors of the member's watchers. The arguments of a replacement may have changed. Until it
-                # sets its selectors, every message counts as wanted, so that none is skipped.
+                # Drop the selectors of the member's watchers, because a replacement may have other arguments. Until the
+                # replacement sets its selectors, every message counts as wanted, so that no message is skipped.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:

@@ -105,10 +105,11 @@ class Backlog:
     def stored_position(self) -> Position:
         """The position that is stored: usually `position`.
 
-        If a stretch without messages ends at `position`, the beginning of the stretch is stored. For example, messages
-        5 to 9 were compacted, and the watcher is at 10. Then 5 is stored. With 10, a later owner would wait for an
-        advance to 10, which may never happen. But once the filter has failed with message 10, the value is 10, because
-        the count of failures belongs to message 10.
+        If a stretch without messages ends at `position`, the beginning of the stretch is stored. Suppose that messages
+        5 to 9 were compacted, and the watcher is at 10. The broker may never advance beyond 5, and a later owner would
+        wait for an advance to 10. So 5 is stored.
+
+        If the filter has failed with message 10, then 10 is stored, together with the count of failures.
         """
         has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.position_before_gap
@@ -117,8 +118,8 @@ class Backlog:
     def stored_log_end(self) -> int | None:
         """The value for `PositionChange.log_end`.
 
-        Users see `log_end - stored_position` as the number of missed messages. Usually the value is `log_end`. If no
-        message is left, it is the number of `stored_position`, so that users see zero.
+        Users see `log_end - stored_position` as the number of missed messages. If no message is left, the value is the
+        number of `stored_position`, so that users see zero.
         """
         log_end = self.log_end
         is_over = log_end is not None and log_end <= self.position[1]

@@ -224,17 +224,16 @@ class Backlogs:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Let a watcher read again from `position`. Outcomes of messages that it has already read are ignored.
+        """Let a watcher read again from `position`. The outcomes of messages in flight are ignored.
 
         Args:
-            reemit: The range of messages for which the watcher makes events again, under other keys. None: no such
-                range.
+            reemit: The messages for which the watcher creates events again, under other keys. None: for no messages.
             on_stored: Called once, when the position is durable or was refused. Until then the store has the earlier
                 position.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # The poll is about to broadcast a message from before the stored position (see `Backlog.rewound_to`). The
-            # broker must not advance past this message until the new position is durable.
+            # The poll will broadcast the message at `position`, which is before the stored position (see
+            # `Backlog.rewound_to`). The broker must not advance past the message until `position` is durable.
             backlog.is_stored = False
         moved_to = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(
@@ -317,7 +316,7 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return an event source with the watchers that are live at this position. None: all watchers are behind there.
+        """Return an event source with the watchers that are live at this position. None: all watchers are behind.
 
         The events that the live filter derives from the message at this position count for these watchers only.
         """

@@ -23,8 +23,8 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
     """
     for backlog in backlogs.all():
         if state.stores_messages and backlog.stored_lane is not None:
-            # In a queue, positions are event numbers, which begin at 0 in each group. Messages whose events are not
-            # durable are read again. Late answers of the store to the earlier group must not move the new position.
+            # A queue's positions are event numbers. Each group counts its events from 0, so the position is set back to
+            # 0. First drop the messages in flight, so that late answers of the store cannot move the new position.
             if backlog.in_flight_by is not None:
                 backlog.in_flight_by.forget(backlog)
                 backlog.in_flight_by = None
@@ -89,8 +89,8 @@ def _enter(
         backlog.position = backlog.cursor = position
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
-    # Let the reader begin at once, even while a message is being stored. A full store gets room for this message only
-    # when the watcher has processed earlier ones. So a reader that waited for the message would wait for ever.
+    # Let the reader begin at once, even while a message is being stored. A full store has room for the message only
+    # after the reader has read earlier messages.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

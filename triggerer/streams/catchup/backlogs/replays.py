@@ -45,7 +45,7 @@ class Replays:
     """Carries out the replays of one stream, across its groups, in order and one at a time.
 
     While a watcher has an open replay, it reads no backlog. If the stream's owner dies during a replay, the next owner
-    carries out the request again. For a replay with re-emission, it skips the lanes whose new position is stored.
+    carries out the request again. In a replay with re-emission, the next owner skips lanes that were rewound already.
 
     Args:
         members: The stream's current members.
@@ -104,7 +104,7 @@ class Replays:
             await self._ended.wait()
 
     async def run(self, state: GroupState) -> None:
-        """Carry out the requests until none is open or the group ends. No error of a plugin is raised."""
+        """Carry out the requests until none is open or the group ends. Errors of plugins are not raised."""
         self._restored_to.clear()
         try:
             # In ack mode, wait for the producer, which the group makes a tick or two after its start.
@@ -163,8 +163,8 @@ class Replays:
     ) -> tuple[Mapping[Hashable, Position], Mapping[Hashable, Position]]:
         """Return each lane's position at `start`, and each lane's end.
 
-        All requests of one restore share the look-ups of a group. The ends may come from an earlier look-up, because
-        the stream pulls no message before the restore is done.
+        All requests of one restore share a group's look-ups. Ends from an earlier look-up are good enough, because the
+        stream pulls no message before the restore is done.
         """
         if start not in self._restored_to:
             self._restored_to[start] = await find_positions(producer, start)
@@ -285,8 +285,8 @@ class Replays:
 def _is_retryable(request: ReplayRequest, error: Exception) -> bool:
     """Return whether to try the request again.
 
-    After a restore, a stream must not begin before the request is carried out, because it would skip messages. So the
-    request is given up only if it can never be carried out.
+    A restored stream waits for its request, because it would otherwise skip messages. So a restore's request is tried
+    until it succeeds, unless it can never succeed.
     """
     if request.is_restore:
         return not isinstance(error, _Impossible)

@@ -20,10 +20,10 @@ from triggerer.streams.delivery.group_state import GroupState
 
 
 class Rewind:
-    """One replay in one lane: makes or moves the watcher's backlog, so that it begins at the replay's start.
+    """One replay in one lane: creates or moves the watcher's backlog, so that it begins at the replay's start.
 
-    A live watcher stays live until the new position is durable, so the stream need not wait for the store. Meanwhile it
-    processes messages under their ordinary keys. The replay covers these messages too: all before `end`.
+    A live watcher stays live until the new position is durable, so that the stream need not wait for the store.
+    Meanwhile the watcher processes further messages. The replay repeats these messages too, up to `end`.
 
     Args:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the
@@ -93,9 +93,9 @@ class Rewind:
         return Reemission(self._request.id, self._start, self._end)
 
     def _begin_at(self, backlog: Backlog | None) -> Position:
-        """Return where the replay begins: at `start`, or at an earlier message that must be read too.
+        """Return where the replay begins: `start`, or an earlier position with messages that must be read too.
 
-        Such a message is outstanding, or has events that are not durable.
+        A message must be read if it is outstanding, or if its events are not durable.
         """
         must_be_read = [
             self._state.lowest_outstanding(self._lane),

@@ -13,7 +13,7 @@ class StoredLane:
     """One watcher's progress in a lane: first through stored messages, then through outstanding ones in memory.
 
     Usually an outstanding message is stored when it reaches the head of its lane. It is not stored if the watcher has
-    read it and all of its derived events are durable. Event numbers are unique in the group.
+    read it and all of its derived events are durable.
     """
 
     __slots__ = (
@@ -96,8 +96,9 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`: None if the filter has not received the message, otherwise
-            `rereads`. If `rereads` differs when the store answers, the filter must receive the message again.
+            The argument `given_in` for `end_storing`: the number of this reading (`rereads`) if the filter has received
+            the message, otherwise None. If another reading has begun when the store answers, the filter must receive
+            the message again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1

@@ -27,11 +27,11 @@ class FallingBehind:
     - No watcher acked or rejected the message. Then the broker redelivers this message and all later messages of the
       lane.
 
-    A watcher that is behind in the lane counts only once it has read this message during catch-up. Then it counts as
-    acking.
+    A watcher that is behind in the lane counts as acking once it has read the message during catch-up. Before that, the
+    watcher does not count.
 
-    After a failure, the lane may still have later messages that the broker redelivers too. No watcher falls behind at
-    one of these: its position would be after the failed message, and it would miss the failed message.
+    After a failed message, later messages of the lane that the broker will redeliver may reach the head. No watcher
+    falls behind at them: its position would be after the failed message, so it would miss the failed message.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -59,10 +59,7 @@ class FallingBehind:
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget the failures of lanes that have no outstanding message from before the redelivery.
-
-        There may be many such lanes, because each message may be its own lane.
-        """
+        """Forget failures in lanes that are empty now. There may be many, because each message may be its own lane."""
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)
@@ -127,9 +124,9 @@ class FallingBehind:
     ) -> set[WatcherRef]:
         """Return the watchers that must still fall behind at the message.
 
-        The result leaves out watchers that are behind there already, and watchers that have read the message while they
-        caught up. It includes watchers that are behind with a position that is not durable: the position is written
-        again, and the lane waits for it.
+        Watchers that are behind in the lane already, or have read the message while they caught up, are left out. But
+        if a watcher's position is not durable, the watcher is included: the lane must wait until the position is
+        written again.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {
@@ -186,8 +183,8 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # Redelivered messages with lower positions may follow in the lane. A watcher that falls behind now misses them
-        # too, so its backlog begins at the lowest position.
+        # Later in the lane, there may be redelivered messages with lower positions. A watcher that falls behind now
+        # misses them too, so its backlog begins at the lowest of these positions.
         lowest, broadcast_to = state.span_from(entry)
         # The store may answer at once. This extra count keeps the message unresolved until the positions of all
         # watchers are submitted.

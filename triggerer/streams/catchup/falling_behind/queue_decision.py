@@ -60,10 +60,9 @@ class _QueueDecision:
 class FallingBehindInQueues(FallingBehind):
     """For a queue: decides the outcome of the message at a lane's head, as `FallingBehind` does for a log.
 
-    A message that a watcher misses is stored for the watcher. Then the lane continues.
-
-    While a watcher has a backlog in a lane, each message is stored for the watcher when it is at the lane's head. So
-    the stored messages come before the outstanding ones. A message is not stored in these cases:
+    A message that a watcher misses is stored for the watcher. Then the lane continues. From then on, each later message
+    of the lane is stored for the watcher when the message reaches the lane's head. A message is not stored in these
+    cases:
 
     - The watcher has read the message, and all events derived from it are durable.
     - The watcher's selector does not want the message.
@@ -110,8 +109,8 @@ class FallingBehindInQueues(FallingBehind):
                 continue
             assert backlog.stored_lane is not None
             if entry.seq < max(backlog.position[1], backlog.stored_lane.decided_to):
-                # The watcher needs no further copy: the message's events are durable, or it was decided earlier whether
-                # to store a copy.
+                # The message's events are durable, or the group decided earlier whether to store the message. So the
+                # watcher needs no further copy.
                 has_read = True
             elif entry.seq < backlog.cursor[1]:
                 has_read = True
@@ -145,7 +144,8 @@ class FallingBehindInQueues(FallingBehind):
     ) -> AdvanceOutcome:
         """Return an outcome that makes the broker redeliver the message.
 
-        A subscriber that passed the message only because all its watchers are behind counts as failed, not as acked.
+        A subscriber that skipped the message because its watchers are behind counts as failed: nothing was stored for
+        these watchers.
         """
         selectors = self._state.selectors
         missed_by = {
@@ -393,7 +393,7 @@ class FallingBehindInQueues(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """Return the outcome with `count` acks turned into unread failures. If acks are too few, turn rejections too."""
+    """Return the outcome with `count` of its acks, and then of its rejections, turned into unread failures."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(

@@ -47,12 +47,13 @@ _STORE_EVERY_S: Final = 2.0
 class CatchUp:
     """Catches up for one watcher in one group. `run` returns once the watcher is behind in no lane.
 
-    A backlog consists of the messages that the watcher misses in one lane. A second filter processes the watcher's
-    backlogs, and the parked messages that an operator replays. `Backlog.cursor` moves when this filter passes a
-    message. `Backlog.position` moves when the message's events are durable, and is stored for logs.
+    A second filter processes the watcher's backlogs, and the parked messages that an operator replays:
 
-    If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the other
-    lanes continue at once with a new filter. A message that fails too often is parked (set aside for an operator).
+    - When the filter passes a message, `Backlog.cursor` moves.
+    - When the message's events are durable, `Backlog.position` moves.
+    - If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the
+      other lanes continue at once with a new filter.
+    - A message that fails too often is parked.
 
     Args:
         readers: Limits how many of the stream's lanes are read at a time, in addition to the poll.
@@ -137,7 +138,7 @@ class CatchUp:
         self._reader.wake()
 
     def offer(self, backlog: Backlog) -> None:
-        """Let the reader read a lane in its turn: the watcher fell behind there, or the lane has more messages."""
+        """Let the reader read a lane in its turn: the watcher fell behind in it, or the lane has more messages."""
         self._reader.offer(backlog)
 
     def read_replayed_messages(self) -> None:
@@ -159,7 +160,7 @@ class CatchUp:
     async def run(self) -> None:
         """Catch up until the watcher is behind in no lane and no replayed message waits, or until `stop` is called.
 
-        No error of a plugin is raised.
+        Errors of plugins are not raised.
         """
         for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
             self._take_over(backlog)
@@ -187,8 +188,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # The count of failures does not belong to the next message. In a log it belongs to the message at the
-                # old cursor, and the reading begins at an earlier message. In a queue each row has its own count.
+                # In a log, the count of failures belongs to the message at the old cursor, but the reading begins at an
+                # earlier message. In a queue, each row has its own count.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None
@@ -290,7 +291,7 @@ class CatchUp:
     def _record_lookup(self, error: Exception | None) -> None:
         """Record that the ends of the lanes were looked up, or why the look-up failed.
 
-        While the end of a lane is unknown, the watcher goes live there only once a message is broadcast.
+        While the end of a lane is unknown, the watcher goes live in the lane only once a message is broadcast.
         """
         if error is not None:
             self._lookup_error = error
@@ -389,11 +390,7 @@ class CatchUp:
                     break
 
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
-        """Return whether the filter receives this message now.
-
-        False if a probe must be tried first, or if the message was read from memory and has been stored meanwhile. In
-        the second case the filter receives the message later, from the store.
-        """
+        """Return whether the filter receives this message now. False: a probe is due first, or see `begin_giving`."""
         if message.failures and not backlog.failures:
             # An earlier group counted these failures, and stored their number with the message.
             backlog.failures = message.failures

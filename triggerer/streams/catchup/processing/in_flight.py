@@ -168,7 +168,7 @@ class MessagesInFlight:
         """By lane and in order, the messages that the filter has moved past."""
 
     def pass_by(self, in_flight: LaneMessageInFlight) -> None:
-        """Move the cursor past a log's message that made no event.
+        """Move the cursor past a log's message from which no event derives.
 
         If the lane has no earlier message in flight, move the position too.
         """

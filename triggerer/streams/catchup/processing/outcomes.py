@@ -40,8 +40,8 @@ class Outcomes:
     Args:
         name: The watcher's name, for errors.
         on_failure: Called with each error that users should see.
-        on_success: Called when the filter has passed a message. In a log, it is called only for the first of several
-            messages of one lane that pass in succession.
+        on_success: Called when the filter has passed a message. For a log, only the first of consecutive messages of
+            one lane causes a call.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # The store refused this message's events at the last attempt. Read no later message until the store
-            # answers. If it refuses again, the later messages would be read in vain.
+            # The store refused this message's events at the last attempt. Read no later message until the store has
+            # answered, because another refusal would make that reading useless.
             self._reader.hold(backlog)
             return False
         return True

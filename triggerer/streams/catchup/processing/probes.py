@@ -60,12 +60,14 @@ class _LaneProbes:
 class Probes:
     """The probes of one watcher, for each lane with a failed message.
 
-    Probes are tried once a message has failed `max_deliveries` times. A filter accepts a probe if it derives an event
-    from the probe, or rejects it. If a probe is accepted, the failed message is poison. If all probes fail, the watcher
-    is down. A probe that the filter only skips proves nothing, because a filter may skip most messages.
+    Probes are tried once a message has failed `max_deliveries` times:
 
-    Probing ends with the first accepted probe, after ten failed probes, or when no message is left to try. Events of a
-    probe are not stored.
+    - If the filter derives an event from a probe, or rejects it, the failed message is poison, and probing ends.
+    - If ten probes fail, the watcher is down, and probing ends.
+    - If the filter skips a probe, the probe proves nothing, because a filter may skip most messages.
+    - If no probe is left, the failed message is tried again, and then probing continues with later messages.
+
+    Events of a probe are not stored.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:

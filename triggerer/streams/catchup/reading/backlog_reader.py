@@ -146,8 +146,7 @@ class BacklogReader:
     def _gives_way(self, backlog: Backlog) -> bool:
         """Let a lane rest if it was read to its end and no reader slot is free. Return whether the lane rests.
 
-        The watcher loses no time, because the next broadcast in the lane ends the rest. After `_LONGEST_WITHOUT_SLOT_S`
-        without a slot, the lane no longer rests.
+        The next broadcast in the lane ends the rest. A lane without a slot for `_LONGEST_WITHOUT_SLOT_S` does not rest.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -240,8 +239,8 @@ class BacklogReader:
     async def slice(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
         """Yield messages of a lane from `Backlog.cursor` on, in order, a burst at a time.
 
-        Before the caller asks for the next burst, it must move `Backlog.cursor` past the whole burst. If it cannot, it
-        must close the generator.
+        Before the caller asks for the next burst, the caller must move `Backlog.cursor` past the whole burst, or else
+        close the generator.
         """
         bursts = self._bursts(backlog)
         async with aclosing(bursts):

@@ -109,14 +109,11 @@ class Handover:
             self._is_looking_up = False
 
     async def _look_up_ends_once(self) -> None:
-        """Look up the lanes' ends.
-
-        A watcher has caught up in a lane once it has read the lane up to this end, and all later broadcasts.
-        """
+        """Look up the lanes' ends. A watcher catches up by reading a lane to its end, and then all later broadcasts."""
         state = self._state
         assert state.producer is not None
-        # Record ends only for backlogs that exist before the look-up. Their lanes have a tail in memory already, which
-        # gets every broadcast after the look-up.
+        # Record ends only for backlogs from before the look-up. For a newer backlog, the end could be too low: messages
+        # broadcast between the look-up and the start of the lane's tail would be missed.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_UP_ENDS_EVERY_S
@@ -205,10 +202,9 @@ class Handover:
         )
 
     def _is_over(self, backlog: Backlog) -> bool:
-        """Return whether a queue's lane is empty.
+        """Return whether a queue's lane is empty. Then the backlog ends, even while the live filter is absent.
 
-        An empty lane ends the backlog even while the live filter is absent. The watcher then falls behind again at the
-        next message.
+        An absent watcher falls behind again at the lane's next message.
         """
         return backlog.stored_lane is not None and self._state.head_of(backlog.lane) is None
 

@@ -1,4 +1,4 @@
-"""The newest messages of a lane in memory, for watchers that have nearly caught up there."""
+"""The newest messages of a lane in memory, for watchers that have nearly caught up in the lane."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Waiting(Protocol):
 class LaneTail:
     """The newest broadcasts of one lane since a watcher fell behind there, in order, for all backlogs of the lane.
 
-    A watcher that has read the log up to the oldest of these messages continues with the messages in memory. So it can
-    reach the end of a busy lane. Redelivered messages are not added again.
+    A watcher that has read the log up to the oldest of these messages continues in memory. In the log alone, it might
+    never reach the end of a busy lane. Redelivered messages are not added again.
 
     Args:
-        after: The position of the last message that was broadcast before the first watcher fell behind. The tail has
-            gaps before this position, so redelivered messages up to it are not added.
+        after: The position of the last message that was broadcast before the first watcher fell behind. Messages up to
+            this position may be redelivered, but are not added, because the tail would have gaps.
         most: The most messages in memory.
     """
 
@@ -135,8 +135,8 @@ class LaneTail:
         oldest, newest = self._messages[0].position, self._messages[-1].position
         if not is_same_log(oldest, position) or is_before(position, oldest):
             return False
-        # The reader of the log may see a cut (a lost end of the log) before the poll does. Then the tail may still
-        # contain lost messages.
+        # The log's reader may see a cut (a lost end of the log) before the poll does. Then the tail may still contain
+        # lost messages, and must not be used.
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[LogMessage] | None:

@@ -68,7 +68,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane, or None if all wait. Queue the previous lane again if the watcher is behind there."""
+        """Return the next lane, or None if all lanes wait. Queue the previous lane again, unless it has caught up."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)

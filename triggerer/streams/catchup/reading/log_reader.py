@@ -35,9 +35,9 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """The producer has found no message between the last message read and this position.
+        """The producer reported that the lane has no further message before this position.
 
-        None: since that message the producer has reported no position.
+        None: the producer has reported no position since the last message.
         """
         self._producer = producer
         self._lane = lane

@@ -117,10 +117,10 @@ class QueueReader:
             stored.unread = 0
 
     def undecided(self, backlog: Backlog, most: int) -> list[QueueMessage]:
-        """Return a lane's first outstanding messages that are not decided and that the watcher has not read.
+        """Return a lane's first outstanding messages that the watcher has not read, and that the group may still store.
 
-        A message is decided once it is known whether it is stored (`StoredLane.decided_to`). The list is also empty if
-        the broker will redeliver the outstanding messages.
+        The group decides at the lane's head whether to store a message (`StoredLane.decided_to`). The list is also
+        empty if the broker will redeliver the outstanding messages.
         """
         stored = backlog.stored_lane
         assert stored is not None
@@ -221,10 +221,10 @@ class QueueReader:
 
 
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
-    """Record that the filter receives a message.
+    """Record that the filter receives a message. Return False if the filter must not receive it.
 
-    Return False if the filter must not receive this copy: it was read from memory, and since then the group has decided
-    whether to store the message. The filter receives a stored message from the store.
+    A message from memory is not received once the group has decided whether to store it. If the message is stored, the
+    filter receives the stored copy later.
     """
     stored = backlog.stored_lane
     assert stored is not None

@@ -48,10 +48,7 @@ class Reading:
         self._on_release_requested()
 
     def end(self) -> None:
-        """Stop reading and release the slot.
-
-        Does nothing if the reading has ended already, because its filter was stuck.
-        """
+        """Stop reading and release the slot. Does nothing if `ReaderSlots` has ended the reading of a stuck filter."""
         if not self.is_over:
             self.is_over = True
             self.scope.cancel()
