@@ -43,7 +43,7 @@ _SINCE: Final = """coalesce((
 
 # The query returns one row for each asset with queued events that the DAG's condition names, directly or through an
 # alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. But if the DAG
-# has no `events_per_run`, `queued` is always 1.
+# has no `events_per_run`, `queued` is always 1 for each asset.
 #
 # With ORDER BY and LIMIT 1, PostgreSQL needs one index look-up to find out whether an asset has queued events. EXISTS
 # would become a join with the whole queue. Without ORDER BY, PostgreSQL would read all queued events of an asset that
