@@ -102,11 +102,11 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or alone if there is no group; return the step's rows.
 
-        An executor that stores the end of a run usually claims the next run, too. One transaction for both costs half
-        as much as two.
+        An executor usually stores the end of a run and claims the next run at once. One transaction costs half as much
+        as two.
 
         Raises:
-            Errors of `Database.perform_steps`. The group is stored by this commit or a later one.
+            Errors of `Database.perform_steps`. The group is stored nevertheless, by this commit or a later one.
         Cancellation: A step that has begun is finished, and its rows are returned.
         """
         joined = _JoinedStep(step)
@@ -131,10 +131,10 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def begin(self, order: RunOrder) -> bool:
         """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
 
-        Cancellation: The beginning of the attempt may or may not be stored. Nothing is stored after the call has ended.
+        Cancellation: The beginning of the attempt may or may not be stored, but is not stored after the call has ended.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
-        # After an unknown outcome the step is performed again. If it had succeeded, the repetition changes nothing.
+        # If the outcome is unknown, `retry` performs the step again. A second success changes nothing.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
             on=TransientStoreError,
@@ -181,8 +181,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 if not group:
                     raise
                 refusal = error
-                # The store refused the group, not the steps. Perform the steps alone. Then raise the refusal, so that
-                # `GroupCommit` searches for the refused update.
+                # The store refused an update of the group. Perform the steps without the group. Afterwards raise
+                # `RowRefused`, so that `GroupCommit` searches for the refused update.
                 answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")
@@ -209,8 +209,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         group = [self._fail_if_refused(update) for update in unheld]
         save = SaveResults(self.executor, group, self._database.transport.sender)
         before, after = self._launch_steps(group)
-        # Store the waits after `save`, because these steps change only running runs. So a run that `save` ends is not
-        # shown as waiting.
+        # The steps that store waits change only running runs. Perform them after `save`, so that a run that `save` ends
+        # is not shown as waiting.
         after += [
             self._wait_step(update.order, update.wait)
             for update in group
@@ -306,9 +306,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # An earlier commit with an unknown outcome may have stored some of these ends, but announced none. So announce
-        # every end whose attempt still has its run, even if this commit changed nothing. A queued run has not ended:
-        # `hold_unbegun` has held it, before this group was written again.
+        # If the outcome of a commit is unknown, this group is written again. The first commit may have stored ends, but
+        # announced none. So announce every end whose attempt still has its run, even if this commit changed nothing.
+        # The exception is a run that the first call of `hold_unbegun` queued again: it has not ended.
         ends = [
             update
             for update in group
@@ -357,9 +357,9 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return an update that replaces a refused one. It has no events, and its end, if it has one, is a failure.
+    """Return an update without events, to store instead of the refused `update`. If it ends the run, the run fails.
 
-    If the refused update has events, its tasks are reported as failed. Otherwise its tasks are left out.
+    If the refused update has events, its tasks are stored as failed. Otherwise its tasks are left out.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

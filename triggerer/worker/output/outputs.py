@@ -97,7 +97,7 @@ class Output:
         Args:
             url: The URL of the database, as in `df.write.jdbc`.
             table: The table's name as in SQL. The table must exist, and its schema must allow new tables.
-            key: The columns of a unique constraint: a row replaces the row with the same key. `()`: rows are added.
+            key: The columns of a unique constraint. A row replaces the row with the same key. `()`: all rows are added.
             properties: Properties of the connection, such as `user` and `password`.
         Raises:
             OutputRefused: This attempt is no longer the run's current one, `output.jdbc` does not know the database, or
