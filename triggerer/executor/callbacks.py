@@ -138,7 +138,7 @@ class CallbackRunner:
         """
         while call is not None and not worker.gone.is_set():
             if self._get_lease() != lease:
-                # The lease may have ended before the worker started, so the worker need not have died with its guard.
+                # If the lease ended before the worker started, the worker was not killed together with the guard.
                 raise _Interrupted
             async with self._handing_back(call):
                 await self._call(worker, call)

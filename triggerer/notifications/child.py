@@ -1,6 +1,7 @@
 """Checks URLs of targets, or sends messages: `python -m triggerer.notifications.child`.
 
 The service starts this process for two reasons:
+
 - It can kill the process at a deadline.
 - It need not import Apprise, which takes a second and 60 MB.
 

@@ -70,9 +70,11 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    - For each message that was tried, call `on_outcome`.
-    - If the deadline comes or the child process dies, each target that has refused no message may have received its
-      next message. For this message, call `on_outcome` with an error.
+    The function calls `on_outcome` in these cases:
+
+    - A target has accepted or refused a message.
+    - The deadline comes, or the child process dies. A target that has refused no message may just have received its
+      next message. So the outcome of this message is an error.
 
     The deadline does not interrupt `on_outcome`. Otherwise, while the store is slow, the outcomes of accepted messages
     would be lost, and the messages would be sent again.

@@ -50,6 +50,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
 
     A DAG belongs to the file whose module-level code creates the DAG, even through a factory in another file. The
     result leaves out DAGs that the file imports.
+
     Args:
         path: A path below the folder, absolute or relative to the working directory.
     Raises:

@@ -12,11 +12,12 @@ def reused_tasks(dag: DAG, finished: Mapping[str, TaskState]) -> dict[str, TaskS
     """Return the final states of the tasks that are not executed again.
 
     The return value of a successful task is lost, because only the memory of the process that executed the task had the
-    value. So this task is executed again if a task that is not finished needs the value. The task then emits its events
-    with the same keys as before, so no event is recorded twice.
+    value. If a task that must be executed needs the value, the successful task is executed again. It then emits its
+    events with the same keys as before, so no event is recorded twice.
 
     Args:
-        finished: The final states of finished tasks. Tasks that the DAG no longer has are ignored.
+        finished: The final states of the tasks that may keep their results. Tasks that the DAG no longer has are
+            ignored.
     """
     left = {task_id: state for task_id, state in finished.items() if task_id in dag.tasks}
     executed = [task for task_id, task in dag.tasks.items() if task_id not in left]

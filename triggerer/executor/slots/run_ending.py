@@ -51,7 +51,7 @@ class RunEnding:
         self.is_cut_short |= self.verdict is None
 
     def give_away(self) -> None:
-        """Call `cut_short`. Also write no more into the run's log, because another executor may be writing that log."""
+        """Call `cut_short`, and write no end into the run's log, because another executor may be writing the log."""
         self.may_end_log = False
         self.cut_short()
 

@@ -78,8 +78,8 @@ class RunExecution:
 
     def __post_init__(self) -> None:
         writer, grace = self.services.result_writer, self.services.timeout_grace
-        # A method of this object would make a reference cycle. When the garbage collector freed 3,500 such cycles, it
-        # stopped the event loop for 0.3 s.
+        # Use `partial`, because a method of this object would make a reference cycle. When the garbage collector freed
+        # 3,500 such cycles, it stopped the event loop for 0.3 s.
         judge = partial(_judge_overdue, self.ending, self.on_overdue)
         self._timers = TaskTimers(writer, self.order, grace, judge)
         self._progress = ProgressWriter(writer, self.order)

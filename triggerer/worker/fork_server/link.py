@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ForkServerLink:
-    """Sends questions to the fork server, one at a time. The attributes have the contents of its other messages.
+    """Sends questions to the fork server, one at a time, and stores what the fork server tells without a question.
 
     Attributes:
         may_begin: True once all processes of the previous run are gone, so that this process may accept an order.

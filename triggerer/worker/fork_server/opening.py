@@ -51,7 +51,7 @@ class _ReadElsewhere:
 
 
 def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warms: bool) -> None:
-    """Open the driver, and tell the fork server how to attach to the driver. Then call `os._exit`.
+    """Open the driver, and tell the fork server how to attach to the driver. The caller must then call `os._exit`.
 
     Args:
         warms: True: also execute a first query, see `jvm.warmup`.

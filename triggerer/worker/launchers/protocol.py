@@ -82,7 +82,7 @@ class Launcher(Protocol):
 
     Attributes:
         name: The name that the store keeps with each launch.
-        place: The address of the server or cluster, without secrets. None: the launcher has no address to tell apart.
+        place: The address of the server or cluster, without secrets. None: the launcher can reach only one.
         can_reattach: True if `watch` can follow a launch of an earlier attempt, so that the launch may continue.
     """
 

@@ -18,6 +18,7 @@ def resource_managers(conf: Mapping[str, str], environ: Mapping[str, str]) -> li
     """Return the addresses of the resource managers' REST API: one, or several if YARN is highly available.
 
     A setting `spark.hadoop.NAME` in `conf` overrides the setting `NAME` in `yarn-site.xml`.
+
     Raises:
         ConfigurationError: Neither `conf` nor `yarn-site.xml` has an address.
     """

@@ -35,7 +35,8 @@ def record_host(home: Path, executor: str) -> None:
 def is_log_of(path: str, executor: str | None) -> bool:
     """Return whether the log at this path of this host is the log that the executor writes. The log need not exist.
 
-    Without a record of the executors' hosts, assume that it is.
+    If no executor has recorded its host, return True.
+
     Args:
         path: A path of the form `<home>/logs/<dag>/<run>.log`.
         executor: The instance id of the executor of the run's last attempt.

@@ -144,8 +144,8 @@ def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str
         table.write(df, mode, writing.name, writing.mark)
     found = table.writer_of(writing.name)
     if found is None:
-        # No commit in the history has the output's mark. In a new table, the commit is of this call, because Delta
-        # stores no mark when it creates a table. In an older table, the commit is of an earlier try, and the history no
-        # longer lists it.
+        # No commit in the history has the output's mark. If the table was new, this call wrote the output: Delta stores
+        # no mark when it creates a table. Otherwise an earlier try wrote the output, and the history no longer lists
+        # that commit.
         return "written" if is_new else "was_there"
     return writing.outcome(found, table.name)

@@ -173,8 +173,8 @@ _SQL_SERVER: Final = Dialect(
     ("SET NOCOUNT ON; SET XACT_ABORT ON; BEGIN TRANSACTION; {token}; {rows}; COMMIT",),
     _merge_with_range_lock,
     schema="SCHEMA_NAME()",
-    # A plain SELECT INTO copies the identity property of a column, and then Spark could not insert values into this
-    # column. From a union, SELECT INTO copies no identity property.
+    # A plain SELECT INTO would also copy the identity property of a column, and Spark cannot insert values into an
+    # identity column. From a union, SELECT INTO copies no identity property.
     empty_copy=(
         "SELECT {columns} INTO {draft} FROM {table} WHERE 1 = 0"
         " UNION ALL SELECT {columns} FROM {table} WHERE 1 = 0"

@@ -13,7 +13,7 @@ A folder with outputs has the hidden folder `_triggerer`. Spark's readers ignore
 
 A draft is deleted only in three cases:
 
-- The write of the draft failed.
+- The try could not write the draft completely.
 - Another draft of the same output was committed.
 - The draft is more than a week old. Then `commit` refuses the draft.
 

@@ -6,7 +6,7 @@ The snapshot has the output's name as Iceberg's `wap.id`. In the commit, Iceberg
 Branches need Iceberg's SQL extensions. Without the extensions, a try appends the rows directly, after two checks:
 
 1. The table has no snapshot with the output's name. Two tries that run at the same time could both pass this check.
-2. This attempt is the run's current one. Only this check then prevents a second append.
+2. This attempt is the run's current one. If both tries have passed check 1, only check 2 prevents a second append.
 """
 
 from __future__ import annotations

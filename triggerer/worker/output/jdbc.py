@@ -2,8 +2,8 @@
 
 The same transaction stores the output's token, so that a later try of the task sees that the rows are there.
 
-Spark's JDBC source executes our statements, such as the commit: they are in its option `sessionInitStatement`. So
-they need no other database driver, and work in classic sessions and over Connect.
+Spark's JDBC source receives our statements, such as the commit, in its option `sessionInitStatement`, and executes
+them. So the statements need no other database driver, and work in classic sessions and over Connect.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _drop_drafts(
 
 
 def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[str]:
-    """Return the wanted names as the known names are written. Upper and lower case may differ.
+    """Return the known name for each wanted name. The two names may differ in upper and lower case.
 
     Raises:
         OutputRefused: A wanted name is not known.

@@ -31,8 +31,8 @@ _SHARING: Final = {
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
     # By default Spark never gives executors with shuffle files or cached data back to the cluster. With these settings,
-    # it does so after these times without work. If a job needs the data later, Spark computes the data again. So the
-    # times are longer than a usual pause between two jobs of a run.
+    # Spark does so after these times. If a job needs the data later, Spark computes the data again. So the times are
+    # longer than a usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }

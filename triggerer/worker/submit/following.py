@@ -215,7 +215,7 @@ def end_earlier_try(
 ) -> None:
     """Stop the application of an earlier try of the task, and report its end.
 
-    The earlier try tried to stop its application, but got no answer. Two applications must not work side by side.
+    The earlier try could not confirm this end. Two applications of a task must not work at the same time.
 
     Args:
         tell_wait: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.

@@ -46,7 +46,7 @@ class ClassArchive:
         return self.directory / f"{self.key}.base.jsa"
 
     def new_draft(self) -> Path:
-        """Return a path for Java to write to. It is new, because a JVM of an earlier training may still be writing."""
+        """Return a path for Java to write to. Each call returns another path: an earlier JVM may still be writing."""
         return self.directory / f"{os.getpid()}-{time.monotonic_ns()}.draft"
 
     def drafts(self) -> list[Path]:

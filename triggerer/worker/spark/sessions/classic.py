@@ -89,6 +89,7 @@ def find_installation(home: Path) -> Installation:
     """Return the installation from which this process would start Spark.
 
     If Java needs a script that corrects its arguments (`java_home_for_spark`), write the script below `home`.
+
     Raises:
         SubmitFailed: PySpark is missing, no suitable Java is installed, or the script cannot be written.
     """

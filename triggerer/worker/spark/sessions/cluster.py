@@ -123,6 +123,7 @@ def release_executors(session: SparkSession) -> None:
 
     The data that the executors have cached is lost. If the session has work, or if the user has fixed the number of
     executors, the session keeps its executors.
+
     Raises:
         Exception: An error of Py4J: the JVM is gone.
     """

@@ -137,7 +137,7 @@ def _configure(session: SparkSession, key: str, value: str) -> None:
 
 
 def retries_within(patience: timedelta) -> int:
-    """Return after how many retries the client has waited for `patience`. Its pauses grow up to `_LONGEST_PAUSE_S`."""
+    """Return how many retries the client makes within `patience`. Its pauses grow up to `_LONGEST_PAUSE_S`."""
     retries, waited_s, pause_s = 0, 0.0, 0.05
     while waited_s < patience.total_seconds():
         waited_s += min(pause_s, _LONGEST_PAUSE_S)

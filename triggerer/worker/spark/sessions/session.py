@@ -25,6 +25,7 @@ def open_session(
     """Open this process's session. When the process ends, even if it is killed, the session ends, too.
 
     With a local master, the call takes seconds. It takes longer if packages are downloaded or a cluster has no room.
+
     Args:
         home: The service's own directory. Its folders `java` and `spark` are written to.
     Raises:
