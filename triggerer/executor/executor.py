@@ -103,8 +103,8 @@ class Executor:
         """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
-        # `_more` is True if there may be runs to claim, `_cancels` if there may be runs to cancel, and `_dags` if DAGs
-        # may have changed.
+        # `_more` is True if there may be runs to claim. `_cancels` is True if there may be runs to cancel. `_dags` is
+        # True if DAGs may have changed.
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
@@ -310,8 +310,8 @@ class Executor:
             return
         if order is not None:
             self._prefetch.record(seconds)
-            # This run needed Spark, but its slot has no session any longer. Open a session before the next run needs
-            # Spark.
+            # A run that needed Spark may have left no session in its slot. Then open a session before the next run
+            # needs Spark.
             self._wants_warm |= (
                 self._settings.prewarm and order.needs_spark and slot.spark is Spark.COLD
             )

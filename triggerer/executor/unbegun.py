@@ -56,8 +56,10 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
     """Return the update to store for a run that was not held.
 
-    A blocked run (an earlier attempt may still be at work) ends as cancelled, because a user's request to cancel the
-    run kept `hold_unbegun` from holding it. If another attempt has the run instead, the store drops the update.
+    A run is blocked if an earlier attempt may still be at work. `_hold` refuses a blocked run only in two cases:
+
+    - A user wants the run cancelled, so the update ends the run as cancelled.
+    - Another attempt has the run. Then the store drops the update.
     """
     if not update.is_blocked or update.end is None:
         return update

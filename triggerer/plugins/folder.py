@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported after the last search of `sys.modules` that found no module of the folder.
-# The next search skips all older modules.
+# By folder: the modules that were imported after the last search, if this search found no module of the folder. The
+# next search skips all older modules.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 

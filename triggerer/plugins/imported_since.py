@@ -14,8 +14,8 @@ import sys
 class ImportedSince:
     """Finds the modules that were imported after this object was created.
 
-    It does not find a module that replaced an older module of the same name in `sys.modules`, because the dict keeps
-    the position of the replaced entry.
+    If a module replaces an older module of this name in `sys.modules`, the dict keeps the older entry's position. So
+    the object does not find the new module.
     """
 
     def __init__(self) -> None:

@@ -63,8 +63,8 @@ class _Files(NamedTuple):
 class FileStates:
     """Remembers how long each DAG file that a run could not use has been in its present state.
 
-    A broken file may only be half-written, even if its modification time is old: when a writer truncates a file, the
-    size changes a moment before the modification time.
+    A broken file may only be half-written. Its modification time may be old nevertheless: when a writer truncates a
+    file, the size changes a moment before the modification time.
 
     Args:
         tell: Receives each new state of a file, for the processes of later runs.

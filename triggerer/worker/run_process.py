@@ -1,8 +1,7 @@
 """The process of one run: it waits for an order, executes the order, and ends. `fork_server/server.py` forks it.
 
-The main thread executes the tasks, because a signal ends a task at its timeout, and Python calls signal handlers only
-in the main thread. If tasks run side by side, each task has its own thread. A further thread reads the executor's
-replies.
+A signal ends a task at its timeout. Python calls signal handlers only in the main thread, so the main thread executes
+the tasks. If tasks run side by side, each task has its own thread. A further thread reads the executor's replies.
 """
 
 from __future__ import annotations

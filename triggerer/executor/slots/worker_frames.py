@@ -1,7 +1,7 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
-A run's process also executes users' code, which may write into the channel by accident, for instance from a process
-that users' code has forked. Malformed data ends only the run whose code wrote the data.
+A run's process also executes users' code. This code, or a process that it forks, may write into the channel by
+accident. Malformed data ends only the run whose code wrote the data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The worker's main process: it forks a process for each run, and never runs users' code.
 
 The server has one thread, because a fork copies only the thread that calls it. Each run's process has its own channel
-to the executor. The executor shuts this channel down when the process ends, so that no leftover process of a run sends
-messages for the next run.
+to the executor. When the process ends, the executor shuts this channel down. Otherwise a leftover process of a run
+could send messages for the next run.
 
 1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor.
 2. The server sends `go` to `NEXT` once the previous run's process and its descendants are gone. Then `NEXT` attaches to

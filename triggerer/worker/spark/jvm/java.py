@@ -169,8 +169,8 @@ def _ask(command: Path) -> dict[str, str]:
 def java_home_for_spark(java: Java, directory: Path) -> Path:
     """Return a JAVA_HOME whose `bin/java` accepts the arguments of Spark's launcher.
 
-    Usually, return the home of `java`. If this Java lacks the vector module, or would refuse our archive of classes,
-    return a folder below `directory`, with a script that corrects the arguments and calls `java`.
+    Usually, return the home of `java`. A Java that lacks the vector module, or would refuse our archive of classes,
+    needs a script that corrects the arguments and calls `java`. Then return a folder below `directory` with the script.
 
     Raises:
         SubmitFailed: The script cannot be written.
