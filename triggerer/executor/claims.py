@@ -30,7 +30,7 @@ class Claims:
     """Claims runs, and queues runs again. Each coroutine performs one transaction.
 
     Args:
-        connect: The address, without secrets, of the Spark Connect server where runs open their sessions. None: there
+        connect: The address of the Spark Connect server where runs open their sessions, without secrets. None: there
             is no server, and a run's session ends with its process.
     """
 
@@ -102,7 +102,7 @@ class Claims:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Cancel the queued runs that users want cancelled. Return the keys of runs that this executor must cancel."""
+        """Cancel the queued runs that users want cancelled. Return the keys of this executor's runs to cancel."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:

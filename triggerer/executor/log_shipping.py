@@ -114,7 +114,7 @@ class LogShipper:
                 await anyio.sleep(delay)
 
     async def _write_markers(self) -> None:
-        """Write a marker for each expected log: a file that names the log.
+        """Write a marker for each expected log.
 
         A thread writes the markers, because the file system may hang. A run begins without waiting for its marker.
         """

@@ -75,7 +75,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     the run.
 
     Args:
-        counts_dags: True: there are also metrics for the runs of each single DAG.
+        counts_dags: True: the metrics also count the runs of each single DAG.
     """
 
     refusals = RowRefused
@@ -89,7 +89,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._joined_steps: list[_JoinedStep] = []
         self._written = Notifier()
         self._unwritten: Counter[int] = Counter()
-        # Why the store refused a result of an attempt, by (run, epoch), until the end of the attempt is stored.
+        # By (run, epoch): why the store refused a result of this attempt. The entry stays until the attempt's end is
+        # stored.
         self._refused: dict[tuple[int, int], str] = {}
 
     def submit_nowait(self, update: AttemptUpdate) -> None:
@@ -278,7 +279,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
         """Return the steps that come before and after the step that saves the results.
 
-        Launches come before, because the store accepts them only while the run is running.
+        Save launches before the results, because the store accepts a launch only while its run is running.
         """
         news = [(update.order, launch) for update in group for launch in update.launches]
         save = save_launches(executor=self.executor, news=news)

@@ -67,9 +67,9 @@ def read_stamp(path: Path | str) -> Stamp:
 
 
 def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
-    """True if the file changed in the last `within_s` seconds. False if the stamp lies in the future.
+    """Return whether the file changed in the last `within_s` seconds.
 
-    A stamp in the future comes from another machine's clock.
+    A stamp in the future counts as old, because it comes from another machine's clock.
     """
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 

@@ -197,7 +197,7 @@ class _Attempt:
     def _end_former_launches(self) -> bool:
         """End the launches of earlier attempts. If one may still be at work, queue the run again, and return False.
 
-        An application in cluster mode continues: its task waits for it instead of submitting it again.
+        An application in cluster mode continues: the task waits for this application instead of submitting another one.
         """
         try:
             self._followed = self._former_attempts().end_all(self._order.former, may_reattach=True)

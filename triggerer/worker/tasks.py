@@ -207,8 +207,8 @@ def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvent
 def time_limit(limit: timedelta | None) -> Iterator[None]:
     """Raise `TaskTimeout` in the main thread when the time is up. Only the main thread may call this function.
 
-    Code that does not return to Python, for instance in a C library, is not interrupted. The executor kills the process
-    a little later.
+    Code that does not return to Python, for instance in a C library, is not interrupted. In this case, the executor
+    kills the process a little later.
     """
     if limit is None:
         yield

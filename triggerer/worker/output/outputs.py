@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class Output:
     """Writes the data of a task once, however often its run is attempted. A cleared task writes its data again.
 
-    Each writer returns `written`, or `was_there` if an earlier try of the task has written this output. A writer does
-    not compare rows: if a retry has other rows, the rows of the first try stay. A second call for one target is another
-    output. So all tries must make the calls for a target in the same order.
+    Each writer returns `written`, or `was_there` if an earlier try of the task has written this output:
+
+    - A writer does not compare rows. If a retry has other rows, the rows of the first try stay.
+    - A second call for one target is another output. So all tries must make the calls for a target in the same order.
 
     Args:
         token: The output's identity, see `triggerer.domain.outputs`.
