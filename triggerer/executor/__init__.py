@@ -15,8 +15,8 @@ _MODULES = {"Executor": "executor", "ExecutorSettings": "settings"}
 
 
 def __getattr__(name: str) -> Any:
-    # Import these modules only when they are used: the process of `spooling.child` imports this package too, and needs
-    # neither of them.
+    # Import these modules only when they are used. The process of `spooling.child` imports this package, too, but needs
+    # none of these modules.
     if name in _MODULES:
         return getattr(import_module(f"triggerer.executor.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

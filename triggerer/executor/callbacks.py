@@ -1,4 +1,4 @@
-"""Calls the callbacks of DAGs after their runs. A *call* is the calling of all callbacks of one run."""
+"""Calls the callbacks of DAGs after their runs. A *call* here means that one process calls all callbacks of one run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class CallbackRunner:
 
     Args:
         executor: The id of the executor in the table `instance`.
-        get_lease: Returns the number of the executor's present lease. Each lease has another number. None: the executor
-            has no lease.
-        get_guard: Returns the guard of the present lease: a process whose end kills all workers. None: there is no
+        get_lease: Returns the number of the executor's present lease. No two leases have the same number. None: the
+            executor has no lease.
+        get_guard: Returns the guard of the present lease (`triggerer.executor.lease.lease_guard`). None: there is no
             guard.
         on_called: Called with a run when the callbacks of the run have ended.
     """
@@ -105,9 +105,9 @@ class CallbackRunner:
             _log.warning("callbacks were given up: their executors died", run=run_id)
 
     async def _claim(self, lease: int) -> CallbackOrder | None:
-        """Claim the next call. None: no call is due, or the lease has ended, perhaps during the claim.
+        """Claim the next call. None: no call is due, or the lease has ended.
 
-        If the lease ended during the claim, the next sweep makes the call due again.
+        If the lease ended during the claim, the next sweep makes the claimed call due again.
         """
         if self._get_lease() != lease:
             return None
@@ -138,7 +138,7 @@ class CallbackRunner:
         """
         while call is not None and not worker.gone.is_set():
             if self._get_lease() != lease:
-                # From here on, the worker dies with the lease's guard. Before, the guard may have ended already.
+                # If the lease ended before the worker started, the worker was not killed together with the guard.
                 raise _Interrupted
             async with self._handing_back(call):
                 await self._call(worker, call)
@@ -161,8 +161,8 @@ class CallbackRunner:
         """Let a process of the worker make the call.
 
         Raises:
-            _Interrupted: The worker died with the guard of the executor's lease. The next sweep makes the call due
-                again, unless another executor has the call by then.
+            _Interrupted: The worker died with the guard of the executor's lease. Unless another executor takes the call
+                first, the next sweep makes the call due again.
         """
         process: RunHandle | None = None
         is_over = False

@@ -24,7 +24,7 @@ class PrefetchLimit:
     """Computes how many runs to claim ahead, from the durations of recent runs.
 
     A claim costs one transaction for any number of runs. If short runs were claimed one by one, workers would wait for
-    the store. Long runs are not claimed ahead: they would wait here, although another executor may have a free worker.
+    the store. Long runs are not claimed ahead, because another executor may have a free worker for them.
     """
 
     def __init__(self, workers: int) -> None:
@@ -94,16 +94,16 @@ class ClaimedQueue:
         Args:
             free: The number of idle workers.
             ahead: The number of runs to claim beyond the idle workers, see `PrefetchLimit`.
-            warming: True while a Spark session opens. Claimed runs that need Spark wait for the session instead of
-                taking idle workers. So further runs are claimed for the idle workers.
+            warming: True while a Spark session opens. Claimed runs that need Spark wait for the session and take no
+                idle worker, so the idle workers can execute further runs.
         """
         waiting = len(self._orders)
         if warming:
             reserved = sum(order.needs_spark for order in self._orders.values())
             waiting -= min(reserved, free)
         room = free + ahead - waiting
-        # While all workers are busy, wait until half of `ahead` is unused. Otherwise the end of each run would cause a
-        # claim, and so a transaction.
+        # If all workers are busy, claim only if the queue has fewer than half of the `ahead` runs. Otherwise the end of
+        # each run would cause a claim, and so a transaction.
         if free == 0 and room * 2 < ahead:
             return 0
         return max(room, 0)

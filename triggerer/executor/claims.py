@@ -30,7 +30,7 @@ class Claims:
     """Claims runs, and queues runs again. Each coroutine performs one transaction.
 
     Args:
-        connect: The address, without secrets, of the Spark Connect server where runs open their sessions. None: there
+        connect: The address of the Spark Connect server where runs open their sessions, without secrets. None: there
             is no server, and a run's session ends with its process.
     """
 
@@ -72,8 +72,8 @@ class Claims:
         """Claim up to `limit` queued runs in a separate transaction.
 
         Args:
-            uses_pools: True: also claim runs with pools, as far as the pools have free slots.
-            has_broken_files: True: first hold the runs whose files do not load, so that no executor claims them.
+            uses_pools: True: also claim runs that use pools, if the pools have free slots.
+            has_broken_files: True: first hold the runs whose files do not load, so that no executor claims these runs.
         """
         if uses_pools:
             claim = claim_with_pools(
@@ -102,7 +102,7 @@ class Claims:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Cancel the queued runs that users want cancelled. Return the keys of runs that this executor must cancel."""
+        """Cancel the queued runs that users want cancelled. Return the keys of this executor's runs to cancel."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:
@@ -113,14 +113,15 @@ class Claims:
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
         """Search the store for changes that no wake-up announced, and act on them.
 
-        Return the runs that the store then shows as running on this executor.
-
-        - A run of a dead executor is queued again, or given up if too many executors have died during its attempts
+        - Queue the runs of dead executors again. Give a run up if too many executors have died during its attempts
           (`recover_orphans`).
-        - A run of this executor that is not in `known` is queued again. For example, the run was claimed by a
-          transaction whose outcome is unknown.
-        - A queued run with a request to cancel is cancelled, as by `to_cancel`.
-        - A held run is released when its next try is due (`release_due`).
+        - Queue each run of this executor that is not in `known` again. For example, a transaction with an unknown
+          outcome claimed the run.
+        - Cancel queued runs that users want cancelled.
+        - Release each held run whose next try is due (`release_due`).
+
+        Returns:
+            The runs that are now running on this executor, as the store shows them.
         """
         is_alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:

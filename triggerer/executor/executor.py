@@ -48,8 +48,8 @@ class Executor:
     executor is a `LeaseHolder`: when it loses its lease, it ends its runs, because other executors may begin them.
 
     Args:
-        instance_id: The id of this executor's row in the table `instance`. The caller keeps the row alive.
-        log_shipper: Copies the logs of runs to a bucket. The caller runs it, and stops it after this executor.
+        instance_id: The id of this executor's row in the table `instance`. The caller renews the row's lease.
+        log_shipper: Copies the logs of runs to a bucket. The caller runs the shipper, and stops the executor first.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Executor:
         """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
-        # `_more` is True if there may be runs to claim, `_cancels` if there may be runs to cancel, and `_dags` if DAGs
-        # may have changed.
+        # `_more` is True if there may be runs to claim. `_cancels` is True if there may be runs to cancel. `_dags` is
+        # True if DAGs may have changed.
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
-        # With SQLite there is no other executor, so the lease never ends: nobody calls `mark_lease_lost`.
+        # With SQLite there is no other executor, and the lease never ends.
         self._has_lease = True
         self.guard: LeaseGuard | None = None
         """Ends the workers if this process cannot do so before the lease ends. None before the first guarded lease."""
@@ -142,8 +142,8 @@ class Executor:
     def mark_lease_lost(self) -> None:
         """End all runs, because other executors may soon execute them. No run begins until `mark_lease_acquired`.
 
-        In the store, this executor still has the runs. The next sweep queues them again, unless another executor has
-        taken them. These attempts do not count towards `MAX_ATTEMPTS`, which limits the attempts whose executor died.
+        In the store, this executor still has the runs. The next sweep queues each run again that no other executor has
+        taken. These attempts do not count towards `MAX_ATTEMPTS`, because the executor did not die.
         """
         self._has_lease = False
         self._leases_lost += 1
@@ -163,13 +163,13 @@ class Executor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Execute runs until cancelled.
 
-        Cancellation: No further run is claimed. Running runs have `shutdown_grace` to end; then they are killed and go
-        back into the queue. No worker is left.
+        Cancellation: No further run is claimed. Runs that do not end within `shutdown_grace` are killed and queued
+        again. No worker is left.
         """
         await self._log_files.record_host(self._settings.home, self._instance_id)
         async with anyio.create_task_group() as tasks:
-            # Do not use `await tasks.start(self._work)`. If this task were cancelled there, it would wait for the end
-            # of `_work` for ever, because `_work` ends only after this task has set `_stopping`.
+            # `await tasks.start(self._work)` could hang. If this task were cancelled there, it would wait for the end
+            # of `_work`, but `_work` ends only after this task has set `_stopping`.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -240,10 +240,7 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
-        """Sweep, cancel runs and claim runs.
-
-        If DAGs have changed, also read whether a DAG needs Spark, a run may use a pool, or a file does not load.
-        """
+        """Sweep, cancel runs and claim runs. If DAGs have changed, also find out what the changes mean for claims."""
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -313,7 +310,8 @@ class Executor:
             return
         if order is not None:
             self._prefetch.record(seconds)
-            # If a run that needed Spark left no session in its slot, open one before the next run needs Spark.
+            # A run that needed Spark may have left no session in its slot. Then open a session before the next run
+            # needs Spark.
             self._wants_warm |= (
                 self._settings.prewarm and order.needs_spark and slot.spark is Spark.COLD
             )
@@ -354,8 +352,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The store shows a run as running here, although no slot executes it any longer: its results are not stored
-            # yet. Sweep again soon. If the results do not end the run, the next sweep queues it again.
+            # In the store a run is running here, but no slot executes the run any longer. Usually its end is not stored
+            # yet. Sweep again soon: if the run has no end then, the sweep queues it again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)
@@ -393,7 +391,7 @@ class Executor:
         """Queue all claimed runs again, because the oldest run has waited for `STALE_SECONDS`.
 
         If only the oldest run were queued again, the later runs would overtake it. If a Spark session is about to open,
-        do nothing: the runs continue to wait.
+        the runs continue to wait.
         """
         if is_session_near(self._slots):
             self._record_waiting()
@@ -418,8 +416,8 @@ class Executor:
         try:
             await self._claims.requeue(orders, have_begun=have_begun)
         except TransientStoreError as error:
-            # In the store, this executor still has the runs. Its next sweep queues them again. If it stops before,
-            # another executor's sweep does so.
+            # In the store, this executor still has the runs. Its next sweep queues them again. If this executor stops
+            # first, the sweep of another executor queues them again.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
             self._sweeps.ask()
 

@@ -1,8 +1,8 @@
 """Ends the launches that killed runs have left outside their process, such as sessions on a Spark Connect server.
 
-A run whose process ends normally ends its own launches. The launches of a killed process may still be at work. If the
-run has another attempt, that attempt ends them, see `triggerer.worker.launchers.former_attempts`. Otherwise this module
-ends them.
+A run whose process ends normally ends its own launches. The launches of a killed process may still be at work. The next
+attempt of the run ends these launches, see `triggerer.worker.launchers.former_attempts`. If there is no next attempt,
+this module ends the launches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LAUNCH: Final = TypeAdapter(Launch)
 
 
 class LeftLaunches:
-    """Finds and ends launches of ended runs. `run` is its only task.
+    """Finds and ends launches of ended runs.
 
     Args:
         spark: The settings of `[spark]`, as JSON.

@@ -24,10 +24,10 @@ _PATIENCE_S: Final = 5.0
 
 
 class LogFiles:
-    """Reads and writes runs' logs in a thread, because their file system may hang.
+    """Reads and writes runs' logs in a thread, because the file system may hang.
 
-    Only one caller may use the object at a time. If a call takes longer than `_PATIENCE_S`, the caller stops waiting,
-    and further calls do nothing until the thread is free. Then a log may lack its last line.
+    The object does one call at a time. After `_PATIENCE_S`, a caller stops waiting for its call, which continues in the
+    thread. Until the thread is free, further calls do nothing, so a log may lack its last line.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class LogFiles:
     async def record_host(self, home: Path, executor: str) -> None:
         """Record that this executor writes logs below `home`, see `triggerer.worker.logs.hosts`.
 
-        A failure is only logged: the logs are read as before on this host, but not on hosts that share the folder.
+        A failure is only logged. It may keep other hosts that share the folder from reading these logs.
         """
         try:
             await self._in_thread(record_host, home, executor)
@@ -55,7 +55,7 @@ class LogFiles:
         await self._in_thread(append_line, path, f"run {run_id}: {how}")
 
     async def tail(self, path: str) -> str:
-        """Return the end of a log, as `worker.logs.reading.tail` does; empty also if reading takes too long."""
+        """Return the end of a log, see `worker.logs.reading.tail`. Return an empty text if reading takes too long."""
         return await self._in_thread(tail, path) or ""
 
     async def _in_thread(self, function: Callable[..., T], *arguments: str | Path) -> T | None:
@@ -66,7 +66,7 @@ class LogFiles:
             with self._works:
                 return function(*arguments)
 
-        # Shielded, because ends of runs are also recorded while the service stops. RuntimeError: no thread can be
+        # The shield lets the executor record ends of runs while the service stops. RuntimeError: no thread can be
         # started.
         with anyio.move_on_after(_PATIENCE_S, shield=True), suppress(RuntimeError):
             return await to_thread.run_sync(call, abandon_on_cancel=True)

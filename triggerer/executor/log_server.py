@@ -113,10 +113,10 @@ class LogServer:
 async def _send_part(
     stream: SocketStream, log: anyio.AsyncFile[bytes], request: LogRequest
 ) -> None:
-    """Send the head and the requested bytes. If the log cannot be read to the end, some bytes are missing.
+    """Send the head and the requested bytes, or fewer bytes if the log cannot be read to the end.
 
     Raises:
-        OSError: The log cannot be read, and no head was sent.
+        OSError: The log cannot be read at all. No head was sent.
     """
     size = await log.seek(0, 2)
     start = max(0, size + request.start) if request.start < 0 else request.start
@@ -132,8 +132,8 @@ async def _send_part(
             left -= len(chunk)
             await stream.send(chunk)
     except OSError as error:
-        # The client takes everything after the head for bytes of the log. It reports an error, because it gets fewer
-        # bytes than the head says.
+        # Send no error text, because the client would read the text as a part of the log. The client notices the error:
+        # it receives fewer bytes than the head says.
         _log.warning("a log cannot be sent", log=log.name, error=str(error))
 
 

@@ -1,9 +1,13 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
-Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. A marker, a file
-below `<home>/unshipped`, names each log until the log is copied. So an executor that starts copies the logs that dead
-executors with the same home left. A log is missed if its file or the home directory is lost, or if the executor is
-killed before the log has its marker. No run waits for the bucket.
+Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. No run waits for
+the bucket.
+
+Until a log is copied, a file below `<home>/unshipped` names the log. This file is the log's *marker*. An executor that
+starts copies the logs that dead executors with the same home left. A log is not copied in two cases:
+
+- The log or the home directory is lost.
+- The executor is killed before it has written the log's marker.
 """
 
 from __future__ import annotations
@@ -110,7 +114,7 @@ class LogShipper:
                 await anyio.sleep(delay)
 
     async def _write_markers(self) -> None:
-        """Write a marker for each expected log: a file that names the log.
+        """Write a marker for each expected log.
 
         A thread writes the markers, because the file system may hang. A run begins without waiting for its marker.
         """
@@ -179,7 +183,7 @@ class LogShipper:
         """Copy all waiting logs.
 
         Raises:
-            BucketError: A log could not be copied. This log and all later logs wait.
+            BucketError: The bucket refused a log or did not answer. This log and all later logs wait for the next call.
         """
         while self._waiting:
             errors: list[BucketError] = []

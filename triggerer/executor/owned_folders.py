@@ -1,8 +1,8 @@
-"""Folders that belong to one process each, below a folder that processes share because they have the same home.
+"""Gives each process a folder of its own, in a folder that several processes share because they have the same home.
 
-While a process lives, it keeps a file in its folder locked. So another process can tell which folders dead processes
-left. The name of a folder begins with a dot until its file is locked, and other processes ignore such a folder. If its
-process dies at that moment, the empty folder stays.
+While a process lives, it keeps a file in its folder locked, so other processes can tell which folders dead processes
+left. Until the file is locked, the folder's name begins with a dot, and other processes ignore the folder. If the
+process dies before the file is locked, the empty folder is never deleted.
 """
 
 from __future__ import annotations

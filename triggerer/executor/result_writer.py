@@ -75,7 +75,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     the run.
 
     Args:
-        counts_dags: True: there are also metrics for the runs of each single DAG.
+        counts_dags: True: the metrics also count the runs of each single DAG.
     """
 
     refusals = RowRefused
@@ -89,7 +89,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._joined_steps: list[_JoinedStep] = []
         self._written = Notifier()
         self._unwritten: Counter[int] = Counter()
-        # Why the store refused a result of an attempt, by (run, epoch), until the end of the attempt is stored.
+        # By (run, epoch): why the store refused a result of this attempt. The entry stays until the attempt's end is
+        # stored.
         self._refused: dict[tuple[int, int], str] = {}
 
     def submit_nowait(self, update: AttemptUpdate) -> None:
@@ -102,11 +103,11 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or alone if there is no group; return the step's rows.
 
-        An executor that stores the end of a run usually claims the next run, too. One transaction for both costs half
-        as much as two.
+        An executor usually stores the end of a run and claims the next run at once. One transaction costs half as much
+        as two.
 
         Raises:
-            Errors of `Database.perform_steps`. The group is stored by this commit or a later one.
+            Errors of `Database.perform_steps`. The group is stored nevertheless, by this commit or a later one.
         Cancellation: A step that has begun is finished, and its rows are returned.
         """
         joined = _JoinedStep(step)
@@ -131,10 +132,10 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def begin(self, order: RunOrder) -> bool:
         """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
 
-        Cancellation: The beginning of the attempt may or may not be stored. Nothing is stored after the call has ended.
+        Cancellation: The beginning of the attempt may or may not be stored, but is not stored after the call has ended.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
-        # After an unknown outcome the step is performed again. If it had succeeded, the repetition changes nothing.
+        # If the outcome is unknown, `retry` performs the step again. A second success changes nothing.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
             on=TransientStoreError,
@@ -181,8 +182,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 if not group:
                     raise
                 refusal = error
-                # The store refused the group, not the steps. Perform the steps alone. Then raise the refusal, so that
-                # `GroupCommit` searches for the refused update.
+                # The store refused an update of the group. Perform the steps without the group. Afterwards raise
+                # `RowRefused`, so that `GroupCommit` searches for the refused update.
                 answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")
@@ -209,8 +210,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         group = [self._fail_if_refused(update) for update in unheld]
         save = SaveResults(self.executor, group, self._database.transport.sender)
         before, after = self._launch_steps(group)
-        # Store the waits after `save`, because these steps change only running runs. So a run that `save` ends is not
-        # shown as waiting.
+        # The steps that store waits change only running runs. Perform them after `save`, so that a run that `save` ends
+        # is not shown as waiting.
         after += [
             self._wait_step(update.order, update.wait)
             for update in group
@@ -278,7 +279,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
         """Return the steps that come before and after the step that saves the results.
 
-        Launches come before, because the store accepts them only while the run is running.
+        Save launches before the results, because the store accepts a launch only while its run is running.
         """
         news = [(update.order, launch) for update in group for launch in update.launches]
         save = save_launches(executor=self.executor, news=news)
@@ -306,9 +307,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # An earlier commit with an unknown outcome may have stored some of these ends, but announced none. So announce
-        # every end whose attempt still has its run, even if this commit changed nothing. A queued run has not ended:
-        # `hold_unbegun` has held it, before this group was written again.
+        # If the outcome of a commit is unknown, this group is written again. The first commit may have stored ends, but
+        # announced none. So announce every end whose attempt still has its run, even if this commit changed nothing.
+        # The exception is a run that the first call of `hold_unbegun` queued again: it has not ended.
         ends = [
             update
             for update in group
@@ -357,9 +358,9 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return an update that replaces a refused one. It has no events, and its end, if it has one, is a failure.
+    """Return an update without events, to store instead of the refused `update`. If it ends the run, the run fails.
 
-    If the refused update has events, its tasks are reported as failed. Otherwise its tasks are left out.
+    If the refused update has events, its tasks are stored as failed. Otherwise its tasks are left out.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

@@ -15,7 +15,7 @@ _SOON_S: Final = 1.0
 
 
 class SweepSchedule:
-    """Computes the time of the next sweep: at regular intervals, or at once on request. Synchronous.
+    """Computes the time of the next sweep: at regular intervals, or at once on request.
 
     Args:
         now: A monotonic clock, in seconds.

@@ -1,4 +1,4 @@
-"""Queues runs again if no worker could begin them, because a file does not load or a former attempt may still run."""
+"""Queues runs again that no worker could begin, because a file does not load or an earlier attempt may still run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put runs that could not begin back into the queue. Return all other updates, which the caller must store.
+    """Queue runs that could not begin again, and hold these runs: for a while, no executor can claim them.
 
-    The runs are held: for a while, no executor can claim them. If a run cannot be held, its update is returned, too.
+    Return the updates that the caller must store: those of all other runs, and those of runs that cannot be held.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.
@@ -54,10 +54,12 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 
 
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
-    """Return the update to store. It differs from `update` only for a blocked run, which ends as cancelled.
+    """Return the update to store for a run that was not held.
 
-    A run is blocked if an earlier attempt may still be at work. If such a run cannot be held, a user wants it
-    cancelled, or this attempt no longer has the run. In the second case, the store drops the update.
+    A run is blocked if an earlier attempt may still be at work. `_hold` refuses a blocked run only in two cases:
+
+    - A user wants the run cancelled, so the update ends the run as cancelled.
+    - Another attempt has the run. Then the store drops the update.
     """
     if not update.is_blocked or update.end is None:
         return update

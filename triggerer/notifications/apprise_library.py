@@ -1,7 +1,7 @@
 """The one module that calls Apprise: it checks URLs of targets, and sends one message.
 
-Apprise takes a second to import, and blocks while it sends. It reports errors only in its log, which shows secrets. The
-service therefore calls Apprise in a child process.
+The import of Apprise takes a second, and Apprise blocks while it sends. So the service calls this module in a child
+process. Apprise reports errors only in its log, which shows secrets, so this module removes the secrets.
 """
 
 from __future__ import annotations

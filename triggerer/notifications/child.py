@@ -1,7 +1,11 @@
 """Checks URLs of targets, or sends messages: `python -m triggerer.notifications.child`.
 
-This is a process of its own for two reasons. It can be killed at a deadline, and the service need not import Apprise,
-which takes a second and 60 MB. Each target has a thread, so that a slow target delays no other one.
+The service starts this process for two reasons:
+
+- It can kill the process at a deadline.
+- It need not import Apprise, which takes a second and 60 MB.
+
+Each target has a thread, so that a slow target does not delay the others.
 """
 
 from __future__ import annotations

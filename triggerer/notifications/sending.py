@@ -70,9 +70,11 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    `on_outcome` is called for each message that was tried, in the order of the outcomes. If the deadline comes or the
-    child process dies, a message may have been sent without an answer. So `on_outcome` is then called with an error for
-    the next message of each target that has messages left and has refused none.
+    The function calls `on_outcome` in these cases:
+
+    - A target has accepted or refused a message.
+    - The deadline comes, or the child process dies. A target that has refused no message may just have received its
+      next message. So the outcome of this message is an error.
 
     The deadline does not interrupt `on_outcome`. Otherwise, while the store is slow, the outcomes of accepted messages
     would be lost, and the messages would be sent again.
@@ -80,7 +82,7 @@ async def send_messages(
     Args:
         urls: The URLs by the names of their targets.
         messages: The messages by the names of their targets.
-        deadline: The sending is ended after this time. The calls of `on_outcome` may take longer.
+        deadline: The time after which no message is sent. The calls of `on_outcome` may take longer.
     Raises:
         OSError: No process can be started.
     Cancellation: The sending is ended. Some messages without an outcome may have been sent.

@@ -48,8 +48,8 @@ class LoadedFile:
 def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     """Run the file and return its definitions. The modules that it imports from the folder are run again, too.
 
-    A DAG belongs to the file whose module-level code creates it, even if that code calls a factory in another file. The
-    result leaves out DAGs that the file imports from another file.
+    A DAG belongs to the file whose module-level code creates the DAG, even through a factory in another file. The
+    result leaves out DAGs that the file imports.
 
     Args:
         path: A path below the folder, absolute or relative to the working directory.
@@ -192,7 +192,7 @@ def _aliases(module: ModuleType, dags: Iterable[DAG]) -> Iterator[AssetAlias]:
 
 
 def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
-    """Return an error with the reason why the import of the file failed, and with the last line of the file that ran.
+    """Return an error with the reason why the import failed, and with the number of the line that failed in the file.
 
     Args:
         file: The file's full path.

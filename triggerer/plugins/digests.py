@@ -59,13 +59,16 @@ def trigger_digest(
 def stream_digest(key: Hashable) -> str:
     """Return the SHA-256 of a stream key. Equal keys have equal digests, in every process.
 
-    A key can contain None, numbers, strings, bytes, enums, classes, aware datetimes and dataclasses, and tuples and
-    frozensets of all these. As in Python, 1, 1.0 and True are equal. For any other object, the digest uses the class
-    and the `repr`. So equal objects must have equal `repr`s.
+    A key can contain:
+
+    - None, numbers, strings, bytes, enums, classes, aware datetimes and dataclasses. As in Python, 1, 1.0 and True are
+      equal.
+    - Tuples and frozensets of all these.
+    - Other objects. Their digest uses the class and the `repr`, so equal objects must have equal `repr`s.
 
     Raises:
-        PluginError: The key is not hashable. Or it contains an object with the default `repr`, which shows the object's
-            address and so differs between processes.
+        PluginError: The key is not hashable, or contains an object with the default `repr`. The default `repr` has the
+            object's address, which differs between processes.
     """
     try:
         hash(key)

@@ -1,7 +1,7 @@
 """Imports modules from the DAGs folder, and imports them again when files have changed.
 
-The file `a/b.py` of the folder is the module `a.b`, if this is a valid name and no installed module is named `a`.
-Otherwise the module gets a generated name, under which only `DagsFolder` can import it.
+The module of the file `a/b.py` is named `a.b` if that is a valid name and no installed module is named `a`. Otherwise
+the module gets a generated name, by which only `DagsFolder` can import it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ STABLE_AFTER_S: Final = 2.0
 _GENERATED: Final = "triggerer_dag_file_"
 """The beginning of a generated module name."""
 
-# By absolute path, the stamp that each file had when it was run. Global, because `sys.modules` is global too.
+# The stamp that each file had when it was run, by absolute path. The dict is global, because `sys.modules` is global.
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# In nanoseconds, and longer than the time resolution of any file system. Two changes of a file within the resolution
-# may give the file the same stamp.
+# In nanoseconds. Two changes of a file within the time resolution of its file system may give the file the same stamp.
+# No file system has a resolution of three seconds.
 _STABLE_NS: Final = 3_000_000_000
 
 
@@ -67,9 +67,9 @@ def read_stamp(path: Path | str) -> Stamp:
 
 
 def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
-    """True if the file changed in the last `within_s` seconds. False if the stamp lies in the future.
+    """Return whether the file changed in the last `within_s` seconds.
 
-    A stamp in the future comes from another machine's clock.
+    A stamp in the future counts as old, because it comes from another machine's clock.
     """
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
@@ -78,8 +78,8 @@ class _FreshLoader(SourceFileLoader):
     """Compiles the current version of a file, and writes no bytecode into the user's folder.
 
     Python's own loader reuses bytecode while the file's size and its modification time in whole seconds are unchanged.
-    So after two saves within a second, it could run the older version. This loader instead caches code in memory, with
-    the file's stamp, and only if the file had not changed for `_STABLE_NS`.
+    So after two saves within a second, it could run the older version. This loader caches code in memory, with the
+    file's stamp. It caches no code of a file that changed less than `_STABLE_NS` ago.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported since a search of `sys.modules` found no module of the folder. The next
-# search skips all older modules.
+# By folder: the modules that were imported after the last search, if this search found no module of the folder. The
+# next search skips all older modules.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 
@@ -162,7 +162,7 @@ class DagsFolder:
         return None
 
     def import_file(self, path: Path | str) -> ModuleType:
-        """Import the file and return its module, or return the module if it was imported since `forget`.
+        """Return the module of the file. Import the file unless it was imported since the last `forget`.
 
         Raises:
             BaseException: The error of the file's code, including `SystemExit`.
@@ -211,8 +211,8 @@ class DagsFolder:
         self.look_ahead()
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
-        # Not `importlib.invalidate_caches`, after which Python lists all installed packages again. That took longer
-        # than running a DAG file.
+        # `importlib.invalidate_caches` is too slow. After it, Python lists all installed packages again, which took
+        # longer than running a DAG file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()
@@ -231,7 +231,8 @@ class DagsFolder:
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _own_modules(self) -> list[tuple[str, ModuleType]]:
-        # Called for each run, with thousands of modules. So skip modules that an earlier search has looked at.
+        # Each run calls this, and thousands of modules are loaded. So if a search finds no module of the folder, the
+        # next search looks only at newer modules.
         now = ImportedSince()
         since = _not_looked_at.get(self._prefix)
         names = list(sys.modules) if since is None else since.names()
@@ -271,7 +272,7 @@ class DagsFolder:
 
     @contextmanager
     def _importable(self) -> Iterator[None]:
-        """Append the folder to `sys.path` for good. At the end of the path, the folder hides no installed package."""
+        """Append the folder to `sys.path`, and leave it there. At the end, the folder hides no installed package."""
         if self._prefix not in _roots:
             _roots.add(self._prefix)
             for path in [p for p in sys.path_importer_cache if f"{p}/".startswith(self._prefix)]:

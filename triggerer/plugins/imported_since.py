@@ -1,7 +1,8 @@
 """Finds the modules that were imported after a certain moment, without touching older modules.
 
-A run's process is forked, and shares its memory with the parent until it writes. Even reading a Python object writes
-the object's reference count. Half of the page faults of a run's process came from reading all modules.
+A run's process is forked. It shares memory with the parent until one of them writes there. But Python writes an
+object's reference count even when it only reads the object. Before this module existed, a run's process read all
+modules, which caused half of the process's page faults.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import sys
 class ImportedSince:
     """Finds the modules that were imported after this object was created.
 
-    It does not find a module that took the place of an older module in `sys.modules` under the same name, because a
-    dict keeps the position of a replaced entry.
+    If a module replaces an older module of this name in `sys.modules`, the dict keeps the older entry's position. So
+    the object does not find the new module.
     """
 
     def __init__(self) -> None:

@@ -66,8 +66,8 @@ def load_trigger_class(
 ) -> type[BaseEventTrigger]:
     """Return the class, from an entry point's module, an allowed module, or a file of the DAGs folder.
 
-    The import runs users' code, and blocks until that code returns. A file of the DAGs folder is imported again if any
-    imported file of the folder has changed.
+    The import runs users' code, and blocks until that code returns. If any imported file of the DAGs folder has
+    changed, the files of the folder are imported again.
 
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
@@ -75,7 +75,7 @@ def load_trigger_class(
         allowed_modules: Their submodules are allowed, too.
         try_first: Called before a file of the folder is imported, see `TrialImport`. None: there is no trial.
     Raises:
-        PluginError: The class is at none of these places, or is no `BaseEventTrigger`. Or its import fails, for
+        PluginError: None of these places has the class, the class is no `BaseEventTrigger`, or its import fails, for
             instance because an SDK is missing.
     """
     parts = classpath.split(".")

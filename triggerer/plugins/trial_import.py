@@ -1,11 +1,13 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
-Suppose a user's change makes a DAG file crash its process. The DAG processor notices this in a child process, and the
-triggers of the file's earlier version stay in force. To load them, the service itself imports the file, and would crash
-at every start. So it tries the import here first.
+Suppose a user changes a DAG file, and the import of the file now crashes the process:
+
+- The DAG processor imports the file in a child process, and notices the crash. The triggers of the file's earlier
+  version stay in force.
+- To load these triggers, the service itself imports the file. Without a trial, it would crash at every start.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, which imports the file. If the file's code
-kills its parent process, it kills this helper, and not the service.
+kills its parent process, it kills the process of this module, and not the service.
 """
 
 from __future__ import annotations

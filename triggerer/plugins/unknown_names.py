@@ -27,9 +27,9 @@ _USUAL: Final = ("DAG", "Asset", "task")
 
 
 def explain_unknown_argument(error: TypeError) -> DagError | None:
-    """Return an error about an argument that does not exist; None if the `TypeError` has another cause.
+    """Return an error about an argument that the called function or class does not have.
 
-    The call may be of any function or class, for instance of a plugin or of the DAG file.
+    Return None if the `TypeError` has another cause.
     """
     said = _UNEXPECTED.match(str(error))
     if said is None:
@@ -45,7 +45,7 @@ def explain_unknown_argument(error: TypeError) -> DagError | None:
 
 
 def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | None) -> str | None:
-    """Return what to import instead of an Airflow name, or advice to install Airflow; None: Airflow is not missing."""
+    """Return what to import instead of an Airflow name, or advice to install Airflow; None: not about Airflow."""
     if (error.name or "").partition(".")[0] != _AIRFLOW:
         return None
     names = _imported_at(file, line)
@@ -68,7 +68,7 @@ def explain_unknown_import(error: ImportError) -> str | None:
 
 
 def _find(path: str, trace: TracebackType | None) -> Callable[..., Any] | None:
-    """Return the function or class with this qualified name. The calling code is searched first, then all modules."""
+    """Search the calling code, then all modules, for the function or class with this qualified name."""
     for names in _namespaces(trace):
         found: Any = names
         with suppress(Exception):

@@ -19,8 +19,8 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 def offered(token: str, folder: Path) -> Iterator[None]:
     """Store the token in a file during the block. The environment variable `FILE_VARIABLE` contains the file's path.
 
-    Only the user who runs this process can read the file. The variable is still set after the block. If the token is
-    empty, neither the file nor the variable is created.
+    If the token is empty, do nothing. Only the user who runs this process can read the file. The variable stays set
+    after the block.
     """
     path = folder / f"run-token-{os.getpid()}"
     try:

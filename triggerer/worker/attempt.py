@@ -63,8 +63,8 @@ class _Files(NamedTuple):
 class FileStates:
     """Remembers how long each DAG file that a run could not use has been in its present state.
 
-    A broken file may only be half-written. An old modification time does not prove that it is complete: when a writer
-    truncates a file, the size changes a moment before the modification time.
+    A broken file may only be half-written. Its modification time may be old nevertheless: when a writer truncates a
+    file, the size changes a moment before the modification time.
 
     Args:
         tell: Receives each new state of a file, for the processes of later runs.
@@ -75,9 +75,9 @@ class FileStates:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the file states that earlier processes of this worker saw.
+        """Add the file states in `told`, which earlier processes of this worker saw.
 
-        The times in `told` are valid here, because all processes on a machine share one monotonic clock.
+        Their times are valid in this process, because the processes on a machine share one monotonic clock.
         """
         for path, one in told.items():
             file, *folders = (None if stamp is None else tuple(stamp) for stamp in one["stamps"])
@@ -197,7 +197,7 @@ class _Attempt:
     def _end_former_launches(self) -> bool:
         """End the launches of earlier attempts. If one may still be at work, queue the run again, and return False.
 
-        An application in cluster mode continues: its task waits for it instead of submitting it again.
+        An application in cluster mode continues: the task waits for this application instead of submitting another one.
         """
         try:
             self._followed = self._former_attempts().end_all(self._order.former, may_reattach=True)
@@ -216,10 +216,7 @@ class _Attempt:
         )
 
     def _end_unfollowed(self) -> None:
-        """End the applications of earlier attempts that no task waited for.
-
-        The DAG may no longer have the task of such an application.
-        """
+        """End the applications of earlier attempts that no task waited for, such as the one of a removed task."""
         left = [one for one in self._followed if one.tag not in self._on_launch.reported]
         if left:
             try:
@@ -229,11 +226,10 @@ class _Attempt:
                 logger.warning("%s", unknown)
 
     def _load_when_stable(self) -> LoadedFile:
-        """Load the DAG file. If it is broken or lacks the DAG, it may be half-written: load it again if it changes.
+        """Load the DAG file. A file that is broken or lacks the DAG may be half-written: load it again when it changes.
 
         Raises:
-            Exception: The file does not load, and no longer changes, or the waiting time is over. This is the error of
-                the last load.
+            Exception: The error of the last load. The file no longer changes, or the waiting time is over.
         """
         root = self._worker.dags_folder
         path = root / self._order.path
@@ -258,7 +254,7 @@ class _Attempt:
             logger.warning("%s is being replaced; it is loaded again", self._order.path)
 
     def _changes(self, files: _Files, path: Path, until: _Until, stable_s: float) -> bool:
-        """Wait for a change of the files. Return False if they are stable, or if the waiting time is over.
+        """Wait until the files change, and return True. Return False if the files are stable, or the time is over.
 
         Args:
             stable_s: The files are stable after this many seconds without a change.

@@ -34,7 +34,7 @@ def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
             except BaseException as error:
                 logger.error("the callbacks could not be called", exc_info=error)
     except OSError as error:
-        # The log cannot be opened, so no callback was called: without a log, nobody would see what a callback does.
+        # The log cannot be opened. No callback was called, because users could not see what a callback does.
         logging.getLogger(__name__).error("no callback of %s was called: %s", run.run_id, error)
 
 

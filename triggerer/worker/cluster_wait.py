@@ -26,9 +26,9 @@ class ClusterWatch:
     Args:
         why_waiting: Returns the reason for waiting, or None if the session does not wait. If `why_waiting` raises, for
             instance because the session's JVM has died, the watch ends until the next `start`.
-        tell: Called when a wait has lasted for `patience`. Afterwards called when the wait's reason changes, and when
-            the wait ends. Not called after the block.
-        log_path: The run's log. The reports are also written there.
+        tell: Called when a wait has lasted for `patience`, then at each change of the wait's reason, and at the end of
+            the wait. Not called after the block.
+        log_path: The path of the run's log. The log gets these reports, too.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ClusterWatch:
         self._look_every_s = look_every_s
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        # A lock that is held while a report is written. `__exit__` waits for it, so nothing is written after the block.
+        # A report is written under this lock. `__exit__` takes the lock, so nothing is written after the block.
         self._saying = threading.Lock()
         self._said: Wait | None = None
 

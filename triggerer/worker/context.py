@@ -51,7 +51,7 @@ class DagRun(RunDetails):
 
 
 class RunContext:
-    """Builds the arguments of each task in one attempt. Arguments that tasks share, such as `dag_run`, are made once.
+    """Builds the arguments of each task in one attempt. Tasks share some arguments, such as `dag_run`.
 
     Args:
         spark: Returns a live Spark session. Called only for tasks that name `spark`.
@@ -78,7 +78,7 @@ class RunContext:
         self.dag_run = DagRun(**{**details, "params": {**dag.params, **order.params}})
 
     def arguments(self, task: Task, outlet_events: OutletEvents) -> dict[str, Any]:
-        """Return the arguments that the service fills in for one try of a task, by name, such as `spark` or `params`.
+        """Return the arguments that the service, not the DAG, supplies for one try of a task, such as `spark`, by name.
 
         Raises:
             SubmitFailed: The task names `spark`, and no session could be opened.
@@ -124,8 +124,8 @@ class RunContext:
             case "spark":
                 return self._spark()
             case "output":
-                # An `Output` counts its calls for each target, and the count is part of an output's identity. Each try
-                # gets a new `Output`, so that its calls have the numbers of the earlier try.
+                # An `Output` numbers its calls for each target, and the number is part of an output's identity. Each
+                # try gets a new `Output`, so that the numbers begin at 1 in each try.
                 return Output(self._order.output_token(task.task_id), self._may_commit)
             case "triggering_asset_events":
                 return self._triggering

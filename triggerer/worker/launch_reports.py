@@ -65,8 +65,10 @@ class SessionLaunches:
     def begin(self) -> str | None:
         """Report the next session, and return its tag. None: the session is on no server, and ends with this process.
 
-        The first session's tag was stored when the executor claimed the run, so that session is reported as running. A
-        further session replaces a dead one. It is reported as launching, so that its tag is stored before it is opened.
+        Each session's tag must be stored before the session opens:
+
+        - The executor stored the tag of the first session when it claimed the run. Report this session as running.
+        - A further session replaces a dead session. Report it as launching, so that its tag is stored now.
         """
         if not self.are_remote:
             return None

@@ -51,9 +51,9 @@ SPOOL_FROM: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """Reports that a try of a task has begun, or that the try has failed and the task waits.
+    """Reports that a try of a task has begun, or has failed.
 
-    After a failed try, a task waits for its retry, or for the end of its work on Spark.
+    After a failed try, the task waits for its retry, or for the end of its work on Spark.
     """
 
     task_id: str

@@ -11,12 +11,12 @@ from triggerer.domain.runs import TaskState
 def reused_tasks(dag: DAG, finished: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
-    The return value of a task exists only in the memory of the process that executed the task. So a successful task is
-    executed again if a task that is executed needs the value. A repeated task emits its events with the same keys as
-    before, so no event is recorded twice.
+    The return value of a successful task is lost, because only the memory of the process that executed the task had the
+    value. If a task that must be executed needs the value, the successful task is executed again. It then emits its
+    events with the same keys as before, so no event is recorded twice.
 
     Args:
-        finished: The final states of tasks that need not be executed again. A task that the DAG no longer has is
+        finished: The final states of the tasks that may keep their results. Tasks that the DAG no longer has are
             ignored.
     """
     left = {task_id: state for task_id, state in finished.items() if task_id in dag.tasks}

@@ -1,7 +1,7 @@
 """The process of one run: it waits for an order, executes the order, and ends. `fork_server/server.py` forks it.
 
-The main thread executes the tasks, because Python calls signal handlers only there, and a signal ends a task at its
-timeout. If tasks run side by side, each task has its own thread. A further thread reads the executor's replies.
+A signal ends a task at its timeout. Python calls signal handlers only in the main thread, so the main thread executes
+the tasks. If tasks run side by side, each task has its own thread. A further thread reads the executor's replies.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class RunProcess:
     def _await_order(self) -> dict[str, Any]:
         """Wait for an order, and return it. Meanwhile do what the fork server and the executor request."""
         while True:
-            # Until the previous run's processes are gone, listen only to the fork server, so that no order is accepted.
+            # Accept no order until the previous run's processes are gone. Until then, listen only to the fork server.
             sources: list[ForkServerLink | ChildChannel]
             sources = [self._link, self._channel] if self._link.may_begin else [self._link]
             ready = [] if self._channel.has_more else select.select(sources, (), ())[0]
@@ -180,16 +180,16 @@ class RunProcess:
         if not self._busy:
             os._exit(128 + number)
         self._is_stopping = True
-        # The task's `finally` blocks may use Spark. They need another connection to the JVM, because this one still
-        # waits for the interrupted call.
+        # The task's `finally` blocks may use Spark. They need another connection to the JVM, because the present
+        # connection still waits for the answer to the interrupted call.
         forget_connection()
         self._spark.interrupt_soon()
         raise ProcessStopped
 
     def _report(self, run_pk: int, report: RunReport) -> None:
         if self._is_stopping and report.end is not None:
-            # The task's code has caught `ProcessStopped`, or raised another exception instead. Raise `ProcessStopped`
-            # again, so that no end is reported.
+            # The task's code caught `ProcessStopped`, or raised another exception instead. Raise `ProcessStopped`
+            # again, so that the run's end is not reported.
             raise ProcessStopped
         if report.end is not None:
             # Complete the log before the end is reported. Afterwards a user may read the log, and the executor may kill

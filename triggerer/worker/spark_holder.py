@@ -146,7 +146,7 @@ class SparkHolder:
         return self._session
 
     def interrupt(self) -> bool:
-        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards.
+        """Stop the session's work, whose result is not needed any longer. The session can be used afterwards.
 
         Returns:
             False: Spark does not answer, so the next call of `get` opens another session.
@@ -185,7 +185,7 @@ class SparkHolder:
         """Return a sentence that says how the driver ended. None: the driver has not ended, or there is no driver.
 
         Args:
-            error: The error of a try. If it reports a lost connection, the call waits a moment for the JVM's end.
+            error: The error of a try. If the error is a lost connection, wait a moment, because the JVM may be ending.
         """
         if self._driver is None:
             return None

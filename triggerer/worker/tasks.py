@@ -50,8 +50,8 @@ class TaskRunner:
 
     Args:
         on_start: Called at each try before the user's code starts.
-        on_failed_try: Called with the start of a failed try, without its timeout, before the task waits for its retry
-            or for the end of its work on Spark.
+        on_failed_try: Called after a failed try, before the task waits for its retry or for the end of its work on
+            Spark. The argument has no timeout, because the timeout does not apply to the wait.
         cancel_work: Ends the Spark work of the task with this id. Called from another thread when the task's time is
             up, and only if tasks run side by side.
         on_abandoned: Called when a try in the main thread has timed out, because its work on Spark may continue.
@@ -185,7 +185,7 @@ class TaskRunner:
 def skipped(
     task: Task, reason: str | None, try_number: int = 0, started_at: datetime | None = None
 ) -> TaskResult:
-    """Return the result of a skipped task. `try_number` 0: no try was made, because an upstream task was skipped."""
+    """Return the result of a skipped task. `try_number` is 0 if an upstream task was skipped, so there was no try."""
     error = None if reason is None else storable(reason)
     now = datetime.now(UTC)
     return TaskResult(task.task_id, TaskState.SKIPPED, try_number, started_at, now, error)
@@ -207,8 +207,8 @@ def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvent
 def time_limit(limit: timedelta | None) -> Iterator[None]:
     """Raise `TaskTimeout` in the main thread when the time is up. Only the main thread may call this function.
 
-    Code that does not return to Python, for instance in a C library, is not interrupted. The executor kills the process
-    a little later.
+    Code that does not return to Python, for instance in a C library, is not interrupted. In this case, the executor
+    kills the process a little later.
     """
     if limit is None:
         yield

@@ -1,4 +1,4 @@
-"""Surrounds users' code in a run's process, so that a process that users' code forks never executes our own code."""
+"""Runs users' code in a run's process. If users' code forks the process, the fork never executes our own code."""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
 """The guard of an executor's lease: a process that dies before the lease is over. All workers die with the guard.
 
-An executor may be stopped (SIGSTOP, a debugger), or its event loop may hang. Then it can neither extend its lease nor
-end its workers. So the kernel must end the workers:
+An executor that is stopped (SIGSTOP, a debugger), or whose event loop hangs, can neither extend its lease nor end its
+workers. So the kernel must end the workers:
 
-- The guard has the only writing end of a pipe. Each worker arms the reading end (`triggerer.processes.lifelines`): when
-  the guard is gone, the pipe closes, and the kernel kills the worker's process group. Spark's Python processes have
-  another group, which arms the pipe, too.
 - With each heartbeat the executor sends the guard a time shortly before the end of the lease. The guard sets a timer of
   the kernel to this time. The timer kills the guard, even if the guard is stopped. The timer's clock is
   `CLOCK_BOOTTIME`, which also runs while the machine is suspended.
+- The guard has the only writing end of a pipe, the lifeline (`triggerer.processes.lifelines`). Each worker, and each
+  group of Spark's Python processes, arms the reading end. When the guard is gone, the kernel kills these groups.
 
 When the channel to the executor ends, the guard exits. The guard is the program `python -I -S lease_guard.py CHANNEL
-ENDS_AT`. It imports little, so that it starts in milliseconds and stays small. The executor's side is
+ENDS_AT`. It imports little, so that it starts in milliseconds. The executor's side is
 `triggerer.executor.lease.lease_guard_process`.
 """
 

@@ -110,8 +110,8 @@ class LeaseGuard:
 
     def extend(self, ends_at: float) -> None:
         """Move the guard's end to this later time."""
-        # A lost message does no harm. If the guard is gone, `wait` returns. If the guard does not read, it ends too
-        # early, at the time of an earlier message.
+        # The message cannot be sent if the guard is gone, or if the guard does not read and the socket is full. A guard
+        # that does not receive the message ends too early, and `wait` returns.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 

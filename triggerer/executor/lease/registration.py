@@ -1,9 +1,9 @@
 """An executor's lease on its runs. Heartbeats extend the lease. The executor ends its runs before the lease ends.
 
-When a registration has expired by the database's clock, other executors queue the runs of its executor again. They
-cannot know whether that executor is dead, or only cannot reach the database. So an executor follows its own clock, and
-ends its runs before others may begin them. If it is frozen at that time, its guard ends the workers a little later
-(`triggerer.executor.lease.lease_guard`).
+When an executor's lease has expired by the database's clock, other executors queue its runs again. They cannot know
+whether that executor is dead, or only cannot reach the database. So each executor watches its own clock, and ends its
+runs before the lease expires. If the executor is frozen at that time, the lease's guard
+(`triggerer.executor.lease.lease_guard`) ends the workers a little later, but still before the lease expires.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Registration:
 
     Args:
         expiry: How long a heartbeat is valid.
-        holder: Learns when the lease begins and ends. None: no other executor could take the runs (SQLite).
+        holder: Learns when the lease begins and ends. None with SQLite, which allows no other executor.
         clock: Returns seconds, see `OwnLease`. The guard's timer uses this clock, too.
         start_guard: Starts a guard that ends at the given time of `clock`.
     """
@@ -116,8 +116,8 @@ class Registration:
         try:
             with anyio.fail_after(timeout.total_seconds()):
                 async with self._database.transaction(commit_timeout=timeout) as session:
-                    # Another executor may have removed the row, because this executor seemed dead. So each heartbeat
-                    # registers again. Runs that the other executor took have a new epoch, so the store refuses our
+                    # Each heartbeat registers again, because another executor may have removed our row when this
+                    # executor seemed dead. If that executor took runs, they have a new epoch, and the store refuses our
                     # results for them.
                     await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry
@@ -134,15 +134,15 @@ class Registration:
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Renew until cancelled. Then deregister, so that other executors need not wait for the expiry.
 
-        Call `renew` first, because the lease must be valid. `task_status.started` is called once the lease has a guard
-        and the lease's holder has received the guard.
+        Call `renew` first, because the lease must be valid. The method calls `task_status.started` once the holder of
+        the lease has received the lease's guard.
 
         Raises:
             ConfigurationError: This system cannot run a guard.
         """
         try:
             async with anyio.create_task_group() as tasks:
-                # Start renewing first: the lease might otherwise end before its guard has started.
+                # Start renewing first, because the lease might end before its guard has started.
                 tasks.start_soon(self._renew_in_time)
                 if self._holder is not None:
                     await tasks.start(self._notify_holder, self._holder)

@@ -26,8 +26,8 @@ class Death:
 
         Args:
             has_begun: True if the process had accepted the run.
-            malformed: Why the data in the process's channel could not be understood, if the executor killed the process
-                for that reason.
+            malformed: If the executor killed the process because of malformed data in its channel: why the data is
+                malformed.
         """
         if malformed is not None:
             return (

@@ -51,7 +51,7 @@ class RunEnding:
         self.is_cut_short |= self.verdict is None
 
     def give_away(self) -> None:
-        """Call `cut_short`, and write no end into the run's log, because another executor may be writing it."""
+        """Call `cut_short`, and write no end into the run's log, because another executor may be writing the log."""
         self.may_end_log = False
         self.cut_short()
 
@@ -68,7 +68,7 @@ class RunEnding:
         Args:
             output: The worker's last output outside the run's log.
             has_begun: True if the process had accepted the run.
-            malformed: Why the process's data could not be understood, if the process was killed for that reason.
+            malformed: If the executor killed the process because of malformed data: why the data is malformed.
         """
         assert self.run is not None
         if self.is_cut_short:
@@ -97,7 +97,7 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Write the run's end into the log, and only then into the store, because users may then read the log."""
+        """Write the run's end into the log, and then into the store. Once the store has it, users may read the log."""
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
             # The run was cut short while the log was written.

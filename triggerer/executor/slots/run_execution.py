@@ -59,8 +59,8 @@ class RunExecution:
             task's timer sets `ending.verdict` and `ending.is_overdue`, unless there is a verdict already.
         on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
             file. Called with False when the run continues.
-        on_overdue: Called after a task's timer has set the verdict. It is not a coroutine, so it must wake a task that
-            calls `kill`.
+        on_overdue: Called after a task's timer has set the verdict. The function cannot wait, so it must wake a task
+            that calls `kill`.
     """
 
     order: RunOrder
@@ -78,8 +78,8 @@ class RunExecution:
 
     def __post_init__(self) -> None:
         writer, grace = self.services.result_writer, self.services.timeout_grace
-        # Use `partial`, because a method of this object would make a reference cycle. Garbage collection of 3,500
-        # cycles stopped the event loop for 0.3 s.
+        # Use `partial`, because a method of this object would make a reference cycle. When the garbage collector freed
+        # 3,500 such cycles, it stopped the event loop for 0.3 s.
         judge = partial(_judge_overdue, self.ending, self.on_overdue)
         self._timers = TaskTimers(writer, self.order, grace, judge)
         self._progress = ProgressWriter(writer, self.order)
@@ -87,8 +87,8 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Store the attempt's start, and return a process for the attempt. None: do not execute the run.
 
-        If the executor dies, `recover_orphans` counts only attempts whose start is stored: other attempts cannot have
-        killed the executor. The start of a run's first attempt is stored by the claim.
+        If the executor dies, `recover_orphans` counts only attempts whose start is stored, because other attempts
+        cannot have killed the executor. For a run's first attempt, the claim has stored the start.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -121,15 +121,14 @@ class RunExecution:
             self._beginning.cancel()
 
     async def follow(self, process: RunHandle) -> None:
-        """Send the order, store what the process reports, and answer its queries, until it reports the run's end.
-
-        When this method ends, no query is being answered any longer.
+        """Send the order, store the process's reports, and answer its queries, until the process reports the run's end.
 
         Raises:
             ChannelClosed: The process or its worker died. Call `end_after_death`.
         """
         closed: ChannelClosed | None = None
-        # The group ends the answers with the run. So `Spools` writes no files after the files of the run were deleted.
+        # The task group ends all answers when the run ends. Otherwise `Spools` could write files for the run after the
+        # run's files were deleted.
         async with anyio.create_task_group() as answers:
             try:
                 await self._follow(process, answers)
@@ -193,8 +192,8 @@ class RunExecution:
             )
             return True
         has_begun = self._has_begun or (self._process is not None and not closed.unread)
-        # The run has not begun. If the worker had started well, another process may start the run. A worker that died
-        # during its own start fails the run, because the next worker would probably die there too.
+        # If the worker was ready, another process can execute a run that has not begun. If the worker died during its
+        # own start, the run fails, because the next worker would probably die there too.
         if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
             if death.code != 0:
                 _log.warning(

@@ -12,9 +12,9 @@ from triggerer.store.runs.transitions import record_progress
 
 @dataclass(slots=True)
 class ProgressWriter:
-    """Stores the newest progress of a run. An older progress that is not stored yet is dropped.
+    """Stores the newest progress of a run. Older progress that is not stored yet is dropped.
 
-    Progress is not a result: no code waits until it is stored. The result of a task has the task's last progress.
+    No progress is lost for good, because the result of a task has the task's last progress.
     """
 
     result_writer: ResultWriter

@@ -51,10 +51,10 @@ class Slot:
     """Executes one job after the other. Call `serve` in one task, for the slot's whole life.
 
     Args:
-        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard under which it
-            started.
-        on_free: Called on the event loop each time the slot becomes free. The arguments are the slot, the executed run,
-            and the duration in seconds. The run is None if the job was to warm up.
+        get_guard: Returns the guard of the executor's present lease. The kernel kills a worker together with the guard
+            under which the worker started.
+        on_free: Called on the event loop each time the slot becomes free. The arguments are the slot, the executed run
+            (None after a warm-up), and the duration in seconds.
         on_wait: Called when the slot's run has begun to wait, for instance for its Spark cluster.
     """
 
@@ -100,7 +100,7 @@ class Slot:
 
     @property
     def was_cut_short(self) -> bool:
-        """True if the run's end is not stored here, because the run is queued again, or another executor has it."""
+        """True if this executor does not store the run's end: the run is queued again, or another executor has it."""
         return self._ending.is_cut_short
 
     @property
@@ -156,7 +156,7 @@ class Slot:
             await self.worker.gone.wait()
 
     def cut_short(self) -> None:
-        """Kill the run, because another executor may execute it. An end that was already decided is still stored."""
+        """Kill the run, because another executor may claim it. An end that was already decided is still stored."""
         self._ending.give_away()
         self._kill()
 
@@ -170,7 +170,7 @@ class Slot:
         try:
             await self.idle()
         finally:
-            # From now on, the run may be queued again, and another executor may write the run's log.
+            # From now on, the run may be queued again. Then another executor writes the run's log.
             ending.may_end_log = False
 
     def _kill(self) -> None:
@@ -291,7 +291,7 @@ class Slot:
         return self._warmed
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Execute the run. Return False if a process died before it began the run: the caller must repeat the call."""
+        """Execute the run. If a process died before it began the run, return False: the caller must call again."""
         execution = self._execution = RunExecution(
             order, worker, self._ending, self.services, self._on_wait, self._overdue.set
         )

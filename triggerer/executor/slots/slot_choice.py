@@ -48,10 +48,9 @@ def is_session_near(slots: Iterable[Choosable]) -> bool:
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
     """Return the slot for a run; None: wait for a slot.
 
-    - A run that needs Spark takes a free slot with a warm session, or waits for a session that is about to open.
-      Without such a session, the run takes a slot as any other run does.
-    - Any other run takes a free slot whose worker is running, if possible a slot without a warm session. A worker is
-      started only if no free slot has a worker.
+    - A run that needs Spark takes a free slot with a warm session. Without such a slot, the run waits if a session is
+      about to open. Otherwise it takes a slot as a run without Spark does.
+    - A run without Spark takes any free slot. It prefers a slot that has a worker, and then one without a warm session.
     """
     free = [slot for slot in slots if slot.is_free]
     if needs_spark:

@@ -21,13 +21,11 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 
 @dataclass(slots=True)
 class TaskTimers:
-    """Stores that tasks of a run are running, and reports a task that runs longer than its timeout allows.
-
-    Timers of the event loop are cheaper than coroutines. Most tasks end before their timers are due.
+    """Stores that tasks of a run are running, and reports tasks that outlive their timeouts.
 
     Args:
-        grace: Added to the timeout of each task.
-        on_overdue: Called on the event loop with the reason, when a task has run for its timeout plus its grace.
+        grace: The time that a task may run after its timeout.
+        on_overdue: Called on the event loop with the reason, when a task has run for its timeout plus `grace`.
     """
 
     result_writer: ResultWriter

@@ -1,7 +1,7 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
-A run's process also executes users' code, which may write into the channel by accident. For example, a process that
-users' code forks inherits the channel. Malformed data ends only the run whose code wrote it.
+A run's process also executes users' code. This code, or a process that it forks, may write into the channel by
+accident. Malformed data ends only the run whose code wrote the data.
 """
 
 from __future__ import annotations
@@ -149,10 +149,10 @@ def _read(kind: TypeAdapter[_F], document: Any) -> _F:
 
 
 def read_run_frame(document: Any) -> RunFrame:
-    """Check that a document is a frame of a run's process, and return it with domain objects as values.
+    """Check a frame from a run's process, and return it with domain objects as values.
 
     Raises:
-        MalformedFrame: No run's process sends such a frame.
+        MalformedFrame: Our code sends no such frame, so users' code has written it.
     """
     frame = _read(_RUN_FRAME, document)
     if frame["type"] == "results":

@@ -33,8 +33,9 @@ class RunHandle:
     Attributes:
         ended: Set when the process and its descendants are gone.
         is_over: Set when the process or its worker is gone.
-        reader_done: Set when nobody will receive further frames of the process.
-        code: The exit code. Negative: the number of the signal that killed the process. None: no end was reported.
+        reader_done: Set when the executor will receive no further frames of the process.
+        code: The exit code. Negative: the number of the signal that killed the process. None: the worker has reported
+            no end.
     """
 
     def __init__(self, worker: WorkerProcess, number: int, pid: int, channel: Channel) -> None:
@@ -61,7 +62,7 @@ class RunHandle:
         Raises:
             ChannelClosed: No further frame will come.
             MalformedFrame: The data is no frame of a run's process.
-        Cancellation: A frame may be lost. Do not receive afterwards.
+        Cancellation: A frame may be lost. Do not call `receive` again.
         """
         return read_run_frame(await self._channel.receive())
 
@@ -76,8 +77,8 @@ class RunHandle:
     async def reap(self) -> Death:
         """End the process, and return how it ended. `WorkerProcess.listen` must be running.
 
-        The process has one second to end on its own. Then it is killed. If the worker does not report the end, because
-        it is dead or hangs, the worker is killed, and the result is the worker's death.
+        The process has one second to end on its own. Then kill the process. If the worker is dead or hangs, it does not
+        report this end. Then kill the worker, and return how the worker ended.
         """
         with anyio.move_on_after(1):
             await self.is_over.wait()
@@ -98,7 +99,8 @@ class RunHandle:
     def mark_ended(self, code: int) -> None:
         """Store the exit code that the worker has reported.
 
-        Frames that the process has sent can still be received. A leftover process with the channel cannot send more.
+        The executor can still receive the frames that the process has sent. A leftover descendant of the process, which
+        may have the channel, cannot send more frames.
         """
         self.code = code
         self.ended.set()
@@ -122,13 +124,13 @@ class RunHandle:
 
 
 class WorkerProcess(ChildProcess):
-    """One live worker, made by `open_worker`. When the block of `open_worker` ends, the worker is killed.
+    """One live worker, created by `open_worker`. At the end of the block of `open_worker`, the worker is killed.
 
     Attributes:
         tasks: Runs tasks that must end with the worker.
-        guard: Ends the worker when the executor's lease ends. None: no other executor can take the runs.
+        guard: Ends the worker when the executor's lease ends. None with SQLite, which allows no other executor.
         is_ready: True once the worker has sent `ready`.
-        on_frame: Receives the frames that are about Spark.
+        on_frame: Receives the worker's frames about Spark.
     """
 
     tasks: TaskGroup
@@ -254,10 +256,10 @@ async def open_worker(
     Args:
         setup: The settings that `triggerer.worker.main` needs.
         guard: The worker also dies when this guard dies.
-        on_frame: Receives the frames that are about Spark.
+        on_frame: Receives the worker's frames about Spark.
     Raises:
         OSError: No process can be started.
-        Exception: The block has raised it.
+        Exception: An error of the block.
     """
     failure: Exception | None = None
     async with (

@@ -1,7 +1,7 @@
 """Writes the events of one run into files: `python -m triggerer.executor.spooling.child`.
 
-This is a separate process, because reading a million events takes seconds of processor time, which would stop the
-service's event loop. The process returns its memory when it ends.
+Reading a million events takes seconds of processor time. In the service's process, that would block the event loop.
+A separate process also returns its memory when it ends.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 """Writes events into Parquet files, piece by piece, so that the memory does not grow with the number of events.
 
-The type of the column `extra` depends on the JSON of all events. The first pass writes with the types of the first
-piece, so uniform events need one pass. If a later piece does not fit, the rest of the pass only widens the types.
-Another pass then writes all files again. Arrow's JSON reader checks whether a piece fits, because Python would be many
-times slower.
+The type of the column `extra` depends on the JSON of all events:
+
+1. The first pass writes the events with the types of the first piece. If all events fit these types, this pass is the
+   only one.
+2. If a later piece does not fit, the pass stops writing. The rest of the pass only widens the types.
+3. Another pass writes all events again, with the wider types.
+
+Arrow's JSON reader checks whether a piece fits, because Python would be many times slower.
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ class EventFiles:
         self._fits = True
         self._column = None if self._shape is None else column_of(self._shape)
         try:
-            # Read the next piece while a thread converts this piece. Waiting for the thread blocks the event loop, but
+            # Read the next piece while a thread converts this piece. The wait for the thread blocks the event loop, but
             # this process has no other work.
             with ThreadPoolExecutor(1) as thread:
                 under_way: Future[None] | None = None
@@ -180,14 +184,14 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Return the array that Arrow's JSON reader makes. None: the caller must convert the events itself.
+    """Convert the events with Arrow's JSON reader. Return None if the caller must convert the events itself.
 
-    The result is None if the events do not fit the column, or if Arrow cannot check whether they fit.
+    The caller must do so if the events do not fit the column, or if Arrow cannot check whether they fit.
     """
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None
-    # A column that had only nulls so far gets Arrow's type null. If an event has a value there, Arrow raises an error,
-    # and the caller widens the column.
+    # If a column had only nulls in earlier pieces, its Arrow type is null. If this piece has a value there, Arrow
+    # raises an error, and the caller widens the column.
     schema = pa.schema(list(type_of(column, nothing=pa.null())))
     lines = "\n".join(one or "{}" for one in extras)
     if lines.count("\n") != len(extras) - 1:

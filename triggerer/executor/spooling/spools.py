@@ -79,12 +79,11 @@ class Spools:
     async def write(self, order: RunOrder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Write events into files. Return the paths of the files and the number of events.
 
-        None: the files cannot be written, and the log says why. Then the run reads the events by pages.
+        Return None if the files cannot be written. Then the run reads the events by pages.
 
         Args:
-            fields: `about` has the asset's `uri`, or an `alias`. Events after `last_id` are ignored. If `as_text` is
-                true, `extra` is written as JSON text. If `triggering` is true, only the events that triggered the run
-                are written.
+            fields: `about` has the asset's `uri`, or an `alias`. `last_id` is the last event to write. If `as_text` is
+                true, write `extra` as JSON text. If `triggering` is true, write only the events that triggered the run.
         Raises:
             KeyError, TypeError: The fields are malformed. Our own code never sends such fields.
         """

@@ -92,7 +92,7 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
     The events of an inlet are fixed when a task first looks the inlet up. Later events are not included.
 
     Args:
-        inlets: The task's inlets. An `AssetRef` is looked up by its name when the mapping is first used.
+        inlets: The task's inlets. The first use of the mapping replaces each `AssetRef` by the asset with its name.
     """
 
     def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias | AssetRef]) -> None:

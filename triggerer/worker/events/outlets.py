@@ -70,7 +70,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         return len(self._entries)
 
     def apply(self, metadata: Metadata) -> None:
-        """Merge the yielded `extra` into the asset's entry, or add the event to the alias if the metadata name one."""
+        """Merge the `extra` into the asset's entry. If the metadata name an alias, add an event to that alias."""
         if metadata.alias is not None:
             self[metadata.alias].add(metadata.asset, metadata.extra)
         else:
@@ -79,8 +79,8 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
     def emitted(self) -> tuple[EmittedEvent, ...]:
         """Return a successful task's events: one for each asset outlet, and each event that the task added to an alias.
 
-        A task may emit events of one asset both as an outlet and through aliases. As in Airflow, those with equal
-        `extra` and partition key become one event, which belongs to all of the aliases.
+        An asset may have an event as an outlet and further events through aliases. As in Airflow, its events with equal
+        `extra` and partition key become one event, which belongs to all these aliases.
 
         Raises:
             RowRefused: An extra or a partition key cannot be stored.

@@ -101,10 +101,10 @@ class _PagedReader:
         return found[:count]
 
     def page(self, index: int, count: int = PAGE_SIZE) -> list[EventRow]:
-        """Return at least one row from this index on, or none if the sequence is shorter.
+        """Return one or more rows from this index on. Return no row if the sequence is shorter.
 
         Args:
-            count: The most rows to fetch if no row is cached.
+            count: The most rows to fetch if the row at `index` is not cached.
         """
         page, first = self._cached(index)
         if page:
@@ -142,7 +142,7 @@ class AssetEvents(Sequence[AssetEvent]):
     another transaction is recording at that moment may become part of it.)
 
     A loop fetches page after page. An index or a slice in the middle of a long sequence is slow, because the database
-    must skip all rows before it. If the length is known, it counts from the nearer end.
+    must skip all rows before it. If the length is known, the database counts from the nearer end.
 
     Args:
         fetch: Returns the rows of one page, see `_PagedReader`.
@@ -249,8 +249,8 @@ class AssetEvents(Sequence[AssetEvent]):
     def uris(self) -> list[str]:
         """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.
 
-        Spark would read brackets, braces, `*`, `?` and backslashes as a pattern. So they are escaped by a backslash,
-        except in a web address.
+        In the result, brackets, braces, `*`, `?` and backslashes are escaped by a backslash, because Spark would read
+        them as a pattern. Web addresses are not escaped.
 
         Raises:
             ValueError: An event has no `uri`.

@@ -73,9 +73,9 @@ class DriverKeeper:
     # Requests of the executor.
 
     def warm(self) -> None:
-        """Open a driver before a run needs it.
+        """Open a driver before a run needs the driver.
 
-        Send `warmed` to the executor once the next run's process has attached to the driver, or with the error.
+        Later, `warmed` tells the executor that the next run's process has attached to the driver, or has the error.
         """
         self._server.preload(FOR_SPARK)
         try:
@@ -207,7 +207,7 @@ class DriverKeeper:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # The driver was dropped before every process that waits for one had received it. Open another driver.
+            # Some processes still wait for a driver, because this driver was dropped first. Open another driver.
             self._open()
 
     def _fail(self, error: str) -> None:
@@ -303,7 +303,7 @@ class DriverKeeper:
         lines = driver.lines
         self._answer(question, lines=lines.last_lines, is_out_of_memory=lines.is_out_of_memory)
 
-    # The process that makes the archive of Spark's classes, in a Spark session for that purpose: see `jvm/training.py`.
+    # The training is a process that makes the archive of Spark's classes: see `jvm/training.py`.
 
     def _train(self, driver: Driver) -> None:
         from triggerer.worker.spark.jvm.training import start_training

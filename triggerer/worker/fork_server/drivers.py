@@ -14,7 +14,7 @@ _CHUNK_BYTES: Final = 65_536
 
 
 class Driver:
-    """One driver. The object exists from the start of the process that opens the driver until the JVM has ended.
+    """One driver. Its object is created before the process that opens the driver, and lives until the JVM has ended.
 
     Attributes:
         lifeline: The reading end of the pipe that the opening process gives to the JVM as its standard input.
@@ -64,7 +64,8 @@ class Driver:
     def close_in_child(self) -> None:
         """In a forked child: close the pipes' ends that only the fork server may have.
 
-        The JVM ends when the last writing end of its standard input is closed. The child must not keep one open.
+        The JVM ends when the fork server closes the writing end of the JVM's standard input. A copy of this writing end
+        in the child would keep the JVM alive.
         """
         if not self.is_dropped:
             os.close(self._alive)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ForkServerLink:
-    """Sends questions to the fork server, one at a time, and stores the messages that are no replies.
+    """Sends questions to the fork server, one at a time, and stores what the fork server tells without a question.
 
     Attributes:
         may_begin: True once all processes of the previous run are gone, so that this process may accept an order.
         file_states: The states of DAG files that earlier processes saw, see `triggerer.worker.attempt.FileStates`.
         left_folders: The temporary folders of earlier processes. This process must remove them.
-        driver: The driver to attach to. None until the fork server has sent it.
+        driver: The driver to attach to. None until the fork server has sent the driver.
     """
 
     def __init__(self, control: Control) -> None:
@@ -80,10 +80,10 @@ class ForkServerLink:
         self._control.send("finished")
 
     def open_driver(self, *, is_fresh: bool) -> SharedDriver:
-        """Return a driver. The fork server opens one if there is none.
+        """Return the driver. If there is none, the fork server opens a driver.
 
         Args:
-            is_fresh: True: open another driver, because the present one does not work.
+            is_fresh: True: open another driver, because the present driver does not work.
         Raises:
             SubmitFailed: No driver could be opened. The message has the reason.
         """

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ReadElsewhere:
-    """The output of a JVM. The fork server reads the output, so this process asks the fork server for the lines."""
+    """The JVM's output. The fork server reads the pipe, so this process asks the fork server for the last lines."""
 
     def __init__(self, control: Control, write_end: int) -> None:
         self._control = control
@@ -33,9 +33,9 @@ class _ReadElsewhere:
         return bool(self._ask(0.0)["is_out_of_memory"])
 
     def close_ours(self) -> None:
-        """Keep the writing end of the output pipe: if the first start of the JVM fails, a second start needs it.
+        """Do not close the writing end of the output pipe. If the JVM does not start, a second start needs this end.
 
-        It closes when this process ends.
+        This end closes with the process.
         """
 
     def wait_for_end(self, timeout_s: float) -> None:
@@ -51,7 +51,7 @@ class _ReadElsewhere:
 
 
 def open_driver(control: Control, driver: Driver, setup: dict[str, Any], *, warms: bool) -> None:
-    """Open the driver, and tell the fork server how to attach to it. The caller then ends the process by `os._exit`.
+    """Open the driver, and tell the fork server how to attach to the driver. The caller must then call `os._exit`.
 
     Args:
         warms: True: also execute a first query, see `jvm.warmup`.

@@ -1,14 +1,14 @@
 """The worker's main process: it forks a process for each run, and never runs users' code.
 
 The server has one thread, because a fork copies only the thread that calls it. Each run's process has its own channel
-to the executor. The executor shuts this channel down when the process ends. So a leftover process of a run cannot send
-messages for the next run.
+to the executor. When the process ends, the executor shuts this channel down. Otherwise a leftover process of a run
+could send messages for the next run.
 
-1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor. `NEXT` waits for
-   the message `go`: the previous run's process and its descendants are gone. Then `NEXT` attaches to the Spark driver,
-   if there is one, and waits for an order.
-2. `NEXT` receives an order, sends `accepted`, and has the role `RUN` from then on. The server forks another `NEXT`.
-3. `RUN` ends. The server kills the process group of `RUN`, and all other descendants of `RUN`, which it has adopted.
+1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor.
+2. The server sends `go` to `NEXT` once the previous run's process and its descendants are gone. Then `NEXT` attaches to
+   the Spark driver, if there is one, and waits for an order.
+3. `NEXT` receives an order, sends `accepted`, and has the role `RUN` from then on. The server forks another `NEXT`.
+4. `RUN` ends. The server kills the process group of `RUN`, and all other descendants of `RUN`, which it has adopted.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ForkServer:
         self._preloaded = Preloaded(setup["spark"])
         self._dags_folder = DagsFolder(setup["dags_folder"])
         self._drivers = DriverKeeper(self, setup)
-        # The lifeline is a pipe to which nobody writes. It closes when this process is gone, and then the kernel kills
-        # the processes of runs.
+        # When this process is gone, the lifeline's writing end (`_alive`) closes, and the kernel kills the processes of
+        # runs.
         self._lifeline, self._alive = os.pipe()
         self._wakeup, self._wake = os.pipe()
 
@@ -153,8 +153,8 @@ class ForkServer:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_up)
-        # When the service is stopped, all its processes may receive SIGTERM. During a run this process ignores the
-        # signal, because the run's process would die with it.
+        # When the service is stopped, all its processes may receive SIGTERM. During a run, this process ignores the
+        # signal: the end of this process would kill the run's process.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._watch(self._wakeup, self._drain)
 
@@ -210,8 +210,8 @@ class ForkServer:
             self._live(role, live, theirs)
         theirs.close()
         if role is not Role.OPENER:
-            # The child calls `setpgid` too. Whichever call comes first creates the child's group, so the server can
-            # kill the group from now on.
+            # The child calls `setpgid`, too, but perhaps only later. The server must be able to kill the group from now
+            # on.
             with suppress(OSError):
                 os.setpgid(pid, pid)
         child = Child(next(self._numbers), pid, ours, role)
@@ -293,9 +293,9 @@ class ForkServer:
         try:
             self._handle(child, heard)
         except (KeyError, TypeError, ValueError) as error:
-            # Users' code has written into this connection, and perhaps also into the channel to the executor. Wait
-            # before the kill, so that the executor finds the damaged data in its channel, and reports it as the run's
-            # error.
+            # Users' code has written into this connection, and perhaps also into the channel to the executor. Kill the
+            # process a little later. Until then the executor can find malformed data in the channel, and report that as
+            # the run's error.
             logger.warning("a run's process sent a message that cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)

@@ -1,8 +1,8 @@
 """Sessions on a Spark Connect server. If a client dies, the server continues the client's work.
 
-The work ends when the session is released. A session's id is computed from its tag, so another process can open the
-session of a dead client, and release it. The server refuses a released id. So even a client that is still alive cannot
-start further work.
+The work ends when the session is released. A session's id is computed from its tag, so that another process can open
+and release the session of a dead client. The server refuses the id of a released session. So if the client is still
+alive, it cannot start further work.
 
 Source: tried with PySpark 4.1 and 4.3, see tests/worker/spark/test_connect_fence.py.
 """
@@ -65,9 +65,9 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Return `Absent` if the session was released, else `Running`.
+        """Return `Absent` if the session was released, and otherwise `Running`.
 
-        If the session does not exist yet, the query opens it. So a session that was never used is `Running`, too.
+        The query opens a session that does not exist yet, so a session that was never used is `Running`, too.
         """
 
         def answer(client: Any) -> Sighting:
@@ -89,8 +89,8 @@ class ConnectLauncher:
             return sighting
         (end,) = stopped
         known = self._handle(handle.tag)
-        # The server does not report when its Python workers are gone, so wait for as long as they may live. Wait even
-        # if nothing was interrupted now: the client may have interrupted an operation just before it died.
+        # The server does not report the end of its Python workers, so wait for the longest time that they can survive.
+        # Wait even if this call interrupted nothing, because the dead client may just have interrupted an operation.
         time.sleep(end.python_workers_live_for_s)
         if not end.operations:
             return Ended(known, AttemptState.LOST, "its session had nothing under way")

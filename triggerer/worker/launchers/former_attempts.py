@@ -1,8 +1,9 @@
 """Stops the launches that the dead attempts of a run left on Spark.
 
-The next attempt stops the launches before it executes the user's code. Only a `SparkApplication` in cluster mode
-continues: its task waits for it instead of submitting it again. If the run gets no further attempt, the executor's
-`LeftLaunches` stops the launches, in a separate process (`launchers.main`).
+- Before the next attempt of the run executes the user's code, it stops the launches. Only a `SparkApplication` in
+  cluster mode continues: the task waits for this application instead of submitting it again.
+- If the run gets no further attempt, the executor's `LeftLaunches` stops the launches in a separate process
+  (`launchers.main`).
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ other runs could use, so it is short."""
 
 
 class StillUnknown(Exception):
-    """Nobody can tell whether a former attempt is still at work. The text for users names the attempt and the cause."""
+    """An earlier attempt may still be at work. The text, which is for users, names the attempt and the cause."""
 
 
 class FormerAttempts:
-    """Ends the launches of former attempts.
+    """Ends the launches of earlier attempts.
 
     Args:
         find_launcher: Returns the launcher with a name, and raises a `TriggererError` if there is none.
-        on_launch: Receives each launch with its final state, or with the state `UNKNOWN` once the patience is over.
+        on_launch: Receives each launch with its final state, or with the state `UNKNOWN` after `patience`.
         on_wait: Receives a wait when it begins, when its reason changes, and when it ends (then without a reason).
         patience: How long to wait for a server or a cluster that does not answer.
     """
@@ -69,18 +70,18 @@ class FormerAttempts:
     def end_all(
         self, launches: Sequence[FormerLaunch], *, may_reattach: bool = False
     ) -> list[FormerLaunch]:
-        """Find and stop each launch, and wait until it is gone. Return the launches that still run.
+        """Stop the launches, and wait until they are gone. Return those that were left running.
 
         Args:
-            may_reattach: True: a launch that this attempt can watch (`Launcher.can_reattach`) keeps running, and is
-                returned. False: stop all launches, and return none.
+            may_reattach: True: leave a launch running if this attempt can watch it (`Launcher.can_reattach`).
+                False: stop all launches.
         Raises:
             StillUnknown: A server or a cluster did not answer, or did not confirm the end.
         """
         return [one for one in launches if not self._end(one, may_reattach=may_reattach)]
 
     def _end(self, former: FormerLaunch, *, may_reattach: bool) -> bool:
-        """Return True once the launch is gone. Return False if it keeps running, because this attempt can watch it."""
+        """Return True once the launch is gone. Return False for a launch that this attempt can watch and must keep."""
         since = datetime.now(UTC)
         self._on_wait(Wait(f"{_awaited(former)}: it is being stopped", since))
         until = time.monotonic() + patience_for(former, self._patience, since).total_seconds()
@@ -107,7 +108,7 @@ class FormerAttempts:
             self._on_wait(Wait(None, datetime.now(UTC)))
 
     def _find_and_stop(self, former: FormerLaunch, *, may_reattach: bool) -> Sighting | None:
-        """Stop the launch and return its state. Return None if it keeps running, because this attempt can watch it."""
+        """Stop the launch and return its state. Return None for a launch that this attempt can watch and must keep."""
         try:
             launcher = self._find_launcher(former.launcher)
         except TriggererError as error:

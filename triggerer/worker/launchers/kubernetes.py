@@ -1,7 +1,7 @@
 """Applications on Kubernetes in cluster mode. The driver is a pod, and its label is computed from the tag.
 
-The pod's phase decides whether the application succeeded, because `spark-submit` ends with 0 even if the driver fails.
-The pod's name is computed from the tag, so the API refuses a second pod for a tag.
+The pod's phase shows whether the application succeeded: `spark-submit` ends with 0 even if the driver fails. The pod's
+name is computed from the tag, too, so that the API refuses a second pod for a tag.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A process that stops launches of ended runs: `python -m triggerer.worker.launchers.main`.
 
-The clients of clusters block and import PySpark, so the executor runs them in this process. It receives the settings
-and the launches, sends a `launch` frame with the new state of each launch, and ends.
+The executor starts this process, because the clients of clusters block, and import PySpark. The process receives the
+settings and the launches, sends a `launch` frame with the new state of each launch, and ends.
 """
 
 from __future__ import annotations

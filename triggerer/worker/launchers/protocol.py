@@ -1,8 +1,12 @@
 """The protocol of launchers. A launcher is synchronous. It runs in a run's process, or in `launchers.main`.
 
-Launchers keep two attempts of a run from working at the same time. The service stores a launch's tag before `launch` is
-called. The next attempt looks for each stored tag with `find`. Then it stops the launch, or watches the launch instead
-of starting another. The *place* of a launch is its server or cluster.
+Launchers keep two attempts of a run from working at the same time:
+
+1. The service stores a launch's tag. Then the attempt calls `launch`.
+2. The next attempt of the run looks for each stored tag with `find`. It stops the launch, or watches the launch instead
+   of starting another one.
+
+The *place* of a launch is its server or cluster.
 """
 
 from __future__ import annotations
@@ -55,15 +59,15 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The place has no such launch, so the launch is not at work, and never will be.
+    """The server or cluster has no such launch, so the launch is not at work, and never will be.
 
-    A launcher must return `Unknown` instead if the place may have forgotten a launch that is still at work.
+    If the server or cluster may have forgotten a launch that is still at work, a launcher must return `Unknown`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell now whether the launch is at work."""
+    """The launch may be at work, but the launcher cannot find that out now."""
 
     reason: str
     """A clause for people, such as `the Spark Connect server sc://host:15002 does not answer`."""
@@ -74,13 +78,12 @@ Sighting = Running | Ended | Absent | Unknown
 
 
 class Launcher(Protocol):
-    """Starts, finds and stops work in one kind of place, such as a YARN cluster.
+    """Starts, finds and stops work on a server or cluster of one kind, such as YARN.
 
     Attributes:
         name: The name that the store keeps with each launch.
-        place: The address of the server or the cluster where the work runs, without secrets. None: there is only one
-            place.
-        can_reattach: True if `watch` can follow a launch of a former attempt, so that the launch need not be stopped.
+        place: The address of the server or cluster, without secrets. None: the launcher can reach only one.
+        can_reattach: True if `watch` can follow a launch of an earlier attempt, so that the launch may continue.
     """
 
     name: str
@@ -88,25 +91,25 @@ class Launcher(Protocol):
     can_reattach: bool
 
     def launch(self, intent: Intent) -> Handle:
-        """Start the work under the intent's tag, and return as soon as the place has accepted it.
+        """Start the work under the intent's tag, and return as soon as the server or cluster has accepted the work.
 
         Raises:
-            SubmitFailed: The place refused the work, or did not answer. Without an answer, the launch may be at work
-                nevertheless: call `find`.
+            SubmitFailed: The server or cluster refused the work, or did not answer. Without an answer, the work may
+                have started: call `find`.
         """
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         """Look for a launch by its tag. The method never raises: if the search fails, the state is `Unknown`.
 
         Args:
-            external_id: The place's own id of the launch, if it is known. Without this id, the state of a launch on a
-                standalone cluster is unknown while any driver is active there.
+            external_id: The id that the server or cluster gave the launch, if known. Without this id, the state of a
+                launch on a standalone cluster is unknown while the cluster has any active driver.
         """
 
     def stop(self, handle: Handle) -> Sighting:
         """Stop a launch, and return its state. The method never raises: without an answer, the state is `Unknown`.
 
-        `Running` means that the launch has not ended yet. Then call `find` until it has ended.
+        If the state is `Running`, the launch has not ended yet. Then call `find` until the launch has ended.
         """
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:

@@ -1,7 +1,7 @@
 """Applications on a standalone cluster in cluster mode, through the master's REST server (`spark.master.rest.enabled`).
 
-The master knows no tags, only an id for each driver. So the application's name ends with the tag. The master's page
-lists the names of the active applications.
+The master knows no tags, only an id for each driver. So we put the tag at the end of the application's name. The
+master's page lists the names of the active applications.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class StandaloneLauncher:
         if state in _ENDS:
             return self._ended(handle, str(state), answer)
         if not answer.get("success"):
-            # A restarted master has forgotten its drivers. A Spark worker ends a driver only when the master tells it
-            # to, so a forgotten driver may still be at work.
+            # A restarted master has forgotten its drivers. But a Spark worker ends a driver only on the master's
+            # request, so a forgotten driver may still be at work.
             return Unknown(f"the master no longer knows the driver {handle.external_id}")
         return Unknown(f"the master says {state}")
 

@@ -17,7 +17,7 @@ _IDS: Final = f"{_MANAGER}.ha.rm-ids"
 def resource_managers(conf: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     """Return the addresses of the resource managers' REST API: one, or several if YARN is highly available.
 
-    Hadoop's settings come from `conf`, where their names begin with `spark.hadoop.`, or else from `yarn-site.xml`.
+    A setting `spark.hadoop.NAME` in `conf` overrides the setting `NAME` in `yarn-site.xml`.
 
     Raises:
         ConfigurationError: Neither `conf` nor `yarn-site.xml` has an address.

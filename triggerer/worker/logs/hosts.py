@@ -1,9 +1,10 @@
 """Records on which hosts executors write logs into a folder.
 
-Executors on several hosts may have the same path as `home`, each on its own disk or all in a shared folder. If the
-run's last attempt ran on another host, a log on this host's own disk is the log of an earlier attempt. So each
-executor leaves an empty file in `<home>/logs/.hosts`, with the name of its host. A shared folder has the names of all
-its hosts. The folder of a host that was renamed has the old and the new name.
+Several hosts may have the same path as `home`. If `home` is a shared folder, there is one log of the run. If each host
+has its own disk, the log on this host may be that of an earlier attempt.
+
+To tell the two cases apart, each executor creates an empty file `<home>/logs/.hosts/HOST`. In a shared folder, there is
+such a file for each host.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def record_host(home: Path, executor: str) -> None:
         OSError: The file cannot be written.
     """
     hosts = home.resolve() / "logs" / _HOSTS
-    # Only the user who runs this process can use new folders. mkdir applies its mode only to the last folder of a path.
+    # Other users must not use the new folders. Make each folder by itself, because mkdir applies its mode only to the
+    # last folder of a path.
     for folder in (hosts.parents[1], hosts.parent, hosts):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     host, _ = host_and_pid(executor)
@@ -31,9 +33,9 @@ def record_host(home: Path, executor: str) -> None:
 
 
 def is_log_of(path: str, executor: str | None) -> bool:
-    """Whether a log at this path of this host is the log that the executor writes. The log need not exist.
+    """Return whether the log at this path of this host is the log that the executor writes. The log need not exist.
 
-    Also True if no executor has recorded its host there, because then nobody can tell.
+    If no executor has recorded its host, return True.
 
     Args:
         path: A path of the form `<home>/logs/<dag>/<run>.log`.

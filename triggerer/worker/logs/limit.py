@@ -1,8 +1,8 @@
 """Limits the size of a run's log on the disk: the beginning and the end stay, and the middle is freed.
 
-The processes of a run write straight into the log file, so no other process can filter their output. Instead, the
-kernel frees the middle of the file ("punches a hole"). The other bytes keep their positions, so a reader that follows
-the log is not disturbed. A line before the hole says how many bytes were cut.
+The processes of a run write straight into the log file, so no other process can shorten their output. Instead, the
+kernel frees the middle of the file ("punches a hole"). The other bytes keep their positions, so a reader can go on
+following the log. A line before the hole says how many bytes were cut.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class LogLimit:
-    """Frees the middle of one log, again and again while the log grows.
+    """Frees the middle of one log at each call of `enforce`, if the log is too long.
 
     The first `max_bytes / 4` bytes of the log stay, and at least the last `max_bytes / 2` bytes. If the file system
     cannot free the middle of a file, only the beginning stays.
 
     Args:
         log: A descriptor of the log, opened for appending. The caller closes it after the last call of `enforce`.
-        max_bytes: The most bytes that the log has on the disk after a call of `enforce`.
+        max_bytes: The most bytes that the log has on the disk after `enforce`.
     """
 
     def __init__(self, log: int, max_bytes: int) -> None:
@@ -89,7 +89,7 @@ def cut_line(cut: int, max_bytes: int) -> bytes:
 def next_hole(descriptor: int, start: int) -> tuple[int, int] | None:
     """Return where the first hole at or after `start` begins and ends (exclusive), or None if there is no hole.
 
-    If `start` is inside a hole, the returned hole begins at `start`. The call moves the descriptor's position.
+    If `start` is inside a hole, the returned hole begins at `start`. The function moves the file's read position.
     """
     size = os.fstat(descriptor).st_size
     if start >= size:

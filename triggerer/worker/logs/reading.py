@@ -25,7 +25,7 @@ def tail(path: str | Path, size: int = 4000) -> str:
 def parts_of(log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes of a log from `start` on, each part with its position. Bytes that were cut are left out.
 
-    The log may grow while the caller reads. The new bytes are yielded, too.
+    If the log grows while the caller reads, the new bytes are included.
 
     Args:
         log: The log, opened in binary mode without a buffer.

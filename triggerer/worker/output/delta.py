@@ -62,8 +62,8 @@ class DeltaTable:
         """Return the mark of the call that wrote this output; None: the table's history does not have the output."""
         limit = 1
         while True:
-            # The output's commit is usually the latest one. Request few commits first, because Delta reads every
-            # requested commit.
+            # Delta reads every requested commit, and the output's commit is usually the latest commit. So request few
+            # commits first.
             rows = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
             for row in rows:
                 words = (row["userMetadata"] or "").split()
@@ -104,11 +104,11 @@ class DeltaTables:
         self._lock = Lock()
 
     def first_name(self, table: DeltaTable) -> str:
-        """Return the name that this try first used for the table, so that all names of a table are one target."""
+        """Return the name that this try first used for this table, because a table may have several names."""
         with self._lock:
             if all(table.name != known.name for known in self._tables):
-                # The query for the identity takes a while. The first table needs no query, and most tasks write to one
-                # table.
+                # Most tasks write to only one table, and the first table needs no query for its identity. The query
+                # takes a while.
                 own = table.identity() if self._tables else None
                 for known in self._tables:
                     if own is not None and known.identity() == own:
@@ -144,8 +144,8 @@ def write_delta(df: DataFrame, table: DeltaTable, writing: Writing, *, mode: str
         table.write(df, mode, writing.name, writing.mark)
     found = table.writer_of(writing.name)
     if found is None:
-        # No commit in the history has the output's mark. Delta stores no mark when it creates a table, so if the table
-        # is new, this call wrote it. Otherwise an earlier try has written the output, and the history no longer lists
+        # No commit in the history has the output's mark. If the table was new, this call wrote the output: Delta stores
+        # no mark when it creates a table. Otherwise an earlier try wrote the output, and the history no longer lists
         # that commit.
         return "written" if is_new else "was_there"
     return writing.outcome(found, table.name)

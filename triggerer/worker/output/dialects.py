@@ -1,12 +1,13 @@
 """The databases of `output.jdbc`: how each of them names, lists and creates tables, and commits a draft's rows.
 
-Spark first writes the rows of an output into a draft, which is a table. The output's token is the same in all tries of
-a task. A commit stores the token and moves the draft's rows to the target, in one transaction. The token is part of a
-primary key, so the commit fails if another try has stored the token. Spark's connection commits after each call. So a
-single call must store the token and move the rows:
+Spark first writes the rows of an output into a draft, which is a table. A commit stores the output's token and moves
+the draft's rows to the target, in one transaction. All tries of a task have the same token, and the token is part of a
+primary key. So if another try has stored the token, the commit fails.
 
-- PostgreSQL does this in one statement.
-- Most databases accept several statements in one call. They get two statements between BEGIN and COMMIT.
+Spark's connection commits after each call, so a single call must store the token and move the rows:
+
+- PostgreSQL does both in one statement.
+- Most databases accept several statements in one call: BEGIN, the two statements, and COMMIT.
 - Derby and SQLite get a trigger that moves the rows when the token is stored.
 """
 
@@ -128,8 +129,8 @@ class Dialect:
 _POSTGRESQL: Final = Dialect(
     "PostgreSQL",
     "org.postgresql.Driver",
-    # `condition` (below) makes PostgreSQL store the token before the rows. If another try is storing the same token,
-    # the commit waits until that try's transaction has ended.
+    # Because of `condition` (below), PostgreSQL stores the token before the rows. While another try is storing the same
+    # token, this commit waits for the other try's transaction.
     ("WITH token AS ({token} RETURNING 1) {rows}",),
     _on_conflict,
     schema="current_schema()",
@@ -172,8 +173,8 @@ _SQL_SERVER: Final = Dialect(
     ("SET NOCOUNT ON; SET XACT_ABORT ON; BEGIN TRANSACTION; {token}; {rows}; COMMIT",),
     _merge_with_range_lock,
     schema="SCHEMA_NAME()",
-    # SELECT INTO also copies the identity property of a column, and an identity column accepts no given values. The
-    # result of a union has no such property.
+    # A plain SELECT INTO would also copy the identity property of a column, and Spark cannot insert values into an
+    # identity column. From a union, SELECT INTO copies no identity property.
     empty_copy=(
         "SELECT {columns} INTO {draft} FROM {table} WHERE 1 = 0"
         " UNION ALL SELECT {columns} FROM {table} WHERE 1 = 0"

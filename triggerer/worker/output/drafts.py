@@ -6,12 +6,16 @@ A folder with outputs has the hidden folder `_triggerer`. Spark's readers ignore
     path/_triggerer/drafts/<name>.<mark>/...      a try's files, as Spark wrote them
     path/_triggerer/written/<name>.json           the commit: the draft's mark, and each file's final name
 
-A try commits its draft by creating the commit's file. If two tries are alive at once, only one of them can create this
-file. Then the draft's files are moved to their final names. (An object store copies a file, and deletes the original.)
-If a try dies during the moves, the next write to the folder, by any task, finishes them.
+1. A try commits its draft by creating the commit's file. If two tries run at the same time, only one of them can create
+   this file.
+2. The try moves the draft's files to their final names. If the try dies during the moves, the next write to the folder,
+   by any task, finishes the moves.
 
-A draft is deleted only in three cases: its try has given it up, another draft of the same output was committed, or the
-draft is more than a week old. (`commit` refuses such an old draft.)
+A draft is deleted only in three cases:
+
+- The try could not write the draft completely.
+- Another draft of the same output was committed.
+- The draft is more than a week old. Then `commit` refuses the draft.
 
 `<name>` is the output's name, see `Writing`. `<mark>` names the call that wrote the draft, see `marks`.
 

@@ -32,7 +32,7 @@ def folder_at(spark: SparkSession, path: str) -> OutputFolder:
     """Return the folder at this path, on the file system that the session writes to.
 
     Raises:
-        OutputRefused: In a Connect client's session, the path is relative, or is not on the server's file system.
+        OutputRefused: Over Spark Connect, the path is relative, or is not on the server's file system.
     """
     if hasattr(spark, "_jsparkSession"):
         return _DriverFolder(spark, path)

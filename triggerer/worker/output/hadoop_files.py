@@ -21,8 +21,8 @@ _MOVES_AT_ONCE: Final = 16
 class HadoopFiles:
     """HDFS, an object store, or another file system of the session's Hadoop settings.
 
-    A move is a rename. HDFS renames a file in one step. An object store copies the object, and readers see only a whole
-    copy.
+    A move is a rename. HDFS renames a file in one step. An object store copies the object. No reader sees a part of a
+    file.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -129,8 +129,8 @@ class HadoopFiles:
                 stream = self._fs.createFile(new).recursive().must(_CONDITIONAL, True).build()
             _write(stream, text)
         except Py4JJavaError:
-            # Each store has its own error for a name in use. And a request may have succeeded although its answer was
-            # lost. In both cases, the object exists now.
+            # No error is needed if the object exists now. Another writer may have created it (each store has its own
+            # error for that), or our request succeeded and its answer was lost.
             if not self.exists(path):
                 raise
 
@@ -138,8 +138,7 @@ class HadoopFiles:
         """Rename a file unless the target exists.
 
         HDFS, and Azure with a hierarchical namespace, check and rename in one step. Some other object stores check
-        first and copy afterwards. (Azure's conditional creation of a file is no alternative, because it creates an
-        empty file first.)
+        first and copy afterwards.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -167,8 +166,8 @@ class HadoopFiles:
 
 def _write(stream: Any, text: str) -> None:
     stream.write(bytearray(text.encode()))
-    # If `write` fails, the stream must stay open. Closing the stream would end the upload, and create the object with
-    # only a part of the text.
+    # If `write` fails, do not close the stream. `close` ends the upload, and would create an object that has only a
+    # part of the text.
     stream.close()
 
 

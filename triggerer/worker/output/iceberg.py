@@ -1,11 +1,12 @@
 """`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit cherry-picks it.
 
-The snapshot has the output's name as Iceberg's `wap.id`. Iceberg picks only one snapshot with a `wap.id`. Iceberg
-checks this in the commit itself, so two tries that run at the same time cannot both succeed.
+The snapshot has the output's name as Iceberg's `wap.id`. In the commit, Iceberg refuses a second snapshot with this
+`wap.id`, so two tries that run at the same time cannot both succeed.
 
-Branches need Iceberg's SQL extensions. Without them, a try appends the rows directly, after two checks: the table has
-no snapshot with the output's name, and this attempt is the run's current one. Two tries that are alive at once could
-both pass the first check. Then only the second check prevents a second append.
+Branches need Iceberg's SQL extensions. Without the extensions, a try appends the rows directly, after two checks:
+
+1. The table has no snapshot with the output's name. Two tries that run at the same time could both pass this check.
+2. This attempt is the run's current one. If both tries have passed check 1, only check 2 prevents a second append.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class IcebergTable:
     def _in_procedures(self) -> tuple[str, str]:
         """Return the catalog, and the table's name for Iceberg's procedures.
 
-        The catalog is added to a name that has a namespace, because Iceberg would otherwise log 90 lines.
+        If the name has a namespace, add the catalog. Otherwise Iceberg would log 90 lines.
         """
         first, _, rest = self.name.partition(".")
         if rest and self._spark.conf.get(f"spark.sql.catalog.{first.strip('`')}", None) is not None:

@@ -1,9 +1,9 @@
 """`output.jdbc`: Spark writes a draft table, and a commit moves the draft's rows to the target.
 
-In the same transaction, the commit stores the output's token, which identifies the output in all tries of its task.
+The same transaction stores the output's token, so that a later try of the task sees that the rows are there.
 
-A statement, such as the commit, is passed to Spark's JDBC source in the option `sessionInitStatement`. So the
-statements use the JDBC driver that writes the rows, and work in classic sessions and over Connect.
+Spark's JDBC source receives our statements, such as the commit, in its option `sessionInitStatement`, and executes
+them. So the statements need no other database driver, and work in classic sessions and over Connect.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Connection:
 
     def _read(self, query: str, **options: str) -> DataFrame:
         reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
-        # `execute` needs the automatic commit, which Spark would switch off for a fetch size above zero. Spark cannot
+        # For a fetch size above zero, Spark would switch off the automatic commit, which `execute` needs. Spark cannot
         # read a query in parts, so use one partition.
         return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 
@@ -174,7 +174,7 @@ def _drop_drafts(
 
 
 def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[str]:
-    """Return the wanted names in the spelling of the known names, which may differ in upper and lower case.
+    """Return the known name for each wanted name. The two names may differ in upper and lower case.
 
     Raises:
         OutputRefused: A wanted name is not known.

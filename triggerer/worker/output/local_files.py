@@ -50,9 +50,8 @@ class LocalFiles:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # The file system has no hard links, so check whether the file exists. Two tries could both pass this check.
-            # Then only the service prevents a second commit: each try asks it first whether its attempt is the current
-            # one.
+            # The file system has no hard links. Two tries could both pass the check below and commit. Only the service
+            # prevents that: before a commit, each try asks the service whether its attempt is the current one.
             if not Path(path).exists():
                 Path(by_way_of).rename(path)
 

@@ -32,7 +32,7 @@ def are_of_one_try(mark: str, other: str) -> bool:
 
 
 def is_stale(mark: str) -> bool:
-    """Return whether the call began more than a week ago. Then its draft may be deleted, and not committed."""
+    """Return whether the call began more than a week ago. Other calls may delete its draft, so it must not commit."""
     # All times have eight hexadecimal digits, so their texts sort like the times.
     return mark[:_TIME_DIGITS] < _time_digits(time.time() - STALE_AFTER_S)
 

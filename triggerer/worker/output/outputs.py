@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class Output:
     """Writes the data of a task once, however often its run is attempted. A cleared task writes its data again.
 
-    Each writer returns `written`, or `was_there` if an earlier try of the task has written this output. A writer does
-    not compare rows: if a retry has other rows, the rows of the first try stay. A second call for one target is another
-    output. So all tries must make the calls for a target in the same order.
+    Each writer returns `written`, or `was_there` if an earlier try of the task has written this output:
+
+    - A writer does not compare rows. If a retry has other rows, the rows of the first try stay.
+    - A second call for one target is another output. So all tries must make the calls for a target in the same order.
 
     Args:
         token: The output's identity, see `triggerer.domain.outputs`.
@@ -97,7 +98,7 @@ class Output:
         Args:
             url: The URL of the database, as in `df.write.jdbc`.
             table: The table's name as in SQL. The table must exist, and its schema must allow new tables.
-            key: The columns of a unique constraint: a row replaces the row with the same key. `()`: rows are added.
+            key: The columns of a unique constraint. A row replaces the row with the same key. `()`: all rows are added.
             properties: Properties of the connection, such as `user` and `password`.
         Raises:
             OutputRefused: This attempt is no longer the run's current one, `output.jdbc` does not know the database, or

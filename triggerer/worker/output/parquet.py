@@ -48,5 +48,6 @@ def _discard(folder: OutputFolder, writing: Writing) -> None:
     try:
         folder.discard(writing.name, writing.mark)
     except Exception:
-        # The user needs the error of the write, not the error of the deletion. The next try deletes the draft.
+        # The user needs the error of the write, not the error of the deletion. A later try that commits deletes the
+        # draft.
         logger.exception("a draft could not be deleted")

@@ -69,8 +69,8 @@ class Statements:
         """Return the statements of the commit. The last one is a transaction: it stores the token and moves the rows.
 
         With a `key`, a row replaces the row with the same key. If the token is stored already, the last statement fails
-        and moves nothing. If another try is committing the same output, the statement waits for the end of that
-        transaction.
+        and moves nothing. If another try is committing this output, the last statement first waits for the end of the
+        other try's transaction.
         """
         dialect = self.dialect
         move = Move(
@@ -97,7 +97,8 @@ class Statements:
 
         Args:
             drafts: The result of the query `drafts`.
-            is_written: True: the output is written. Then also drop its other drafts, which can no longer be committed.
+            is_written: True if the output is written. Then also drop the output's other drafts, because they can no
+                longer be committed.
         """
         statements = []
         # Drop a trigger before its table.

@@ -19,7 +19,7 @@ class Writing:
     """One call of a writer.
 
     Args:
-        name: The output's token. If the call is not the first for its target in the try, the call's number is appended.
+        name: The output's token. For the second call for one target in the try, `-2` follows the token, and so on.
         mark: The text that identifies this call among all calls of all tries, see `marks`.
         may_commit: Asks the service whether this attempt is still the run's current one.
     """
@@ -47,8 +47,8 @@ class Writing:
             found: The mark that was found at the target.
             target: The target's name in the message.
         Raises:
-            OutputRefused: An earlier call of the same try wrote this output, under another name of the target. So this
-                call's rows are not written.
+            OutputRefused: An earlier call of this try wrote the output, because it used another name for the target.
+                The rows of this call are not written.
         """
         if found == self.mark:
             return "written"

@@ -1,4 +1,4 @@
-"""Tasks in threads of their own, for a run that executes its tasks side by side: their ids and their time limits."""
+"""Task ids and time limits in the threads of a run that executes its tasks side by side."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", defau
 def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
     """Raise an exception in another thread once that thread executes Python code.
 
-    The exception cannot be withdrawn. Python has a call for that, but after this call Python 3.11 hangs in the next
-    function that a debugger or a coverage tool traces.
+    Do not withdraw the exception afterwards (`PyThreadState_SetAsyncExc` with NULL). After that, Python 3.11 hangs in
+    the next function that a debugger or a coverage tool traces.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind)
@@ -38,7 +38,8 @@ def thread_time_limit(limit: timedelta | None, on_expiry: Callable[[], None]) ->
     """Raise `TaskTimeout` in this thread when the time is up, as `time_limit` does in the main thread.
 
     Args:
-        on_expiry: Ends the calls that keep the thread from executing Python code. Called in another thread.
+        on_expiry: Ends calls outside Python, such as Spark jobs. During such a call, the exception cannot be raised.
+            `on_expiry` is called in another thread.
     """
     if limit is None:
         yield

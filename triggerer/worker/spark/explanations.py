@@ -291,9 +291,9 @@ _EXPLANATIONS: Final = tuple(
 
 
 def explain_spark(error: BaseException) -> str | None:
-    """Return a sentence about an error of Spark, with advice if the error is a known one.
+    """Return a sentence that explains an error of Spark. None: Spark's own text is enough.
 
-    None: Spark's own text is enough.
+    For a known error, the sentence has advice for the user.
     """
     for one in _chain(error):
         text = str(one)
@@ -307,7 +307,7 @@ def explain_spark(error: BaseException) -> str | None:
 
 
 def _essence(error: BaseException) -> str | None:
-    """Return the line of Spark's text that has the reason. None: the text begins with the reason, or has none."""
+    """Return the line of Spark's text that has the reason. None: that is the first line, or no line has a reason."""
     text = _STACKTRACE.sub("", str(error))
     if not (type(error).__name__ == "Py4JJavaError" or text.startswith(_ABORTED)):
         return None

@@ -69,7 +69,7 @@ class ProgressWatch:
         self._ended.set()
 
     def begin_task(self, task_id: str) -> None:
-        """Collect the progress of a task's new try from now on. The thread that executes the try calls this."""
+        """From now on, collect the progress of this try of the task. The thread that executes the try calls this."""
         self._by_task[task_id] = Stages()
         if own_task.get() is None:
             self._current = task_id

@@ -30,9 +30,9 @@ _SHARING: Final = {
     # Dynamic allocation needs this setting, or a shuffle service, which few clusters have.
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # By default Spark never gives executors with shuffle files or cached data back to the cluster. With these settings
-    # it does, after the given times, and computes the data again if a job needs it. So the times are longer than a
-    # usual pause between two jobs of a run.
+    # By default Spark never gives executors with shuffle files or cached data back to the cluster. With these settings,
+    # Spark does so after these times. If a job needs the data later, Spark computes the data again. So the times are
+    # longer than a usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }
@@ -85,7 +85,7 @@ def mode_of(settings: SparkSettings) -> str:
 def connect_server(spark: Mapping[str, Any]) -> str | None:
     """Return the address of the Spark Connect server in the JSON of `[spark]`, without secrets.
 
-    None: the settings name no server, or are malformed, so that no session can be opened.
+    Return None if the settings name no server, or are malformed.
     """
     try:
         settings = SparkSettings.from_json(spark)
@@ -161,7 +161,7 @@ def classic_conf(
         # No progress bar, because the output goes into a log.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Tasks that a run executes side by side have a scheduler pool each, and FAIR divides the cores among the pools.
+        # FAIR divides the cores among the scheduler pools. If a run executes tasks side by side, each task has a pool.
         # Without pools, FAIR has no effect.
         "spark.scheduler.mode": "FAIR",
         # A cancelled Python function is killed after this time. Spark's default is two seconds.

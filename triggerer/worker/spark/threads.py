@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def describe_jobs(session: SparkSession, run: str) -> None:
-    """Label this thread's jobs with the run, for Spark's web pages. A Spark Connect server shows the tag instead."""
+    """Label this thread's jobs with the run in Spark's web pages. Over Connect, the session's tag is the label."""
     if not is_connect(session):
         session.sparkContext.setLocalProperty("spark.job.description", run)
 

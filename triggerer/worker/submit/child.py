@@ -64,9 +64,9 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: s
 def _wait(child: subprocess.Popen[bytes]) -> int:
     """Wait for the end of the child, and return its code.
 
-    A task in a thread is interrupted by an exception that arrives only between two steps of Python code, see
-    `triggerer.worker.parallel.threads`. So wait in short steps. `Popen.wait` with a time limit would also do that. But
-    an exception that arrives inside it can leave its lock locked, and then `_end` would wait forever.
+    If the task has its own thread, an exception ends the task (`triggerer.worker.parallel.threads`). Python raises the
+    exception only between two steps of Python code, so wait in short steps. Do not use `Popen.wait` with a time limit:
+    an exception inside `Popen.wait` can leave its lock locked, and then `_end` would wait forever.
     """
     descriptor = os.pidfd_open(child.pid)
     try:

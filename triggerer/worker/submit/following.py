@@ -88,13 +88,12 @@ def follow(
     former: Sequence[FormerLaunch],
     on_launch: Callable[[Launch], None],
 ) -> None:
-    """Return once the application has succeeded. If the task is stopped, the application is stopped too.
+    """Submit the application, and return once it has succeeded. If the task is stopped, stop the application, too.
 
-    If an earlier attempt's application for this task still runs or has succeeded, the call waits for it instead of
-    submitting another one.
+    If an earlier attempt's application for this task still runs or has succeeded, wait for that application instead.
 
     Args:
-        former: The launches of former attempts that may still be at work.
+        former: The launches of earlier attempts that may still be at work.
     Raises:
         SubmitFailed: The cluster refused the application.
         RunFailed: The application failed, was stopped from outside, or is no longer known to the cluster.
@@ -141,9 +140,9 @@ def follow(
 def _find_former(
     launcher: Launcher, task_id: str, former: Sequence[FormerLaunch]
 ) -> Running | Ended | None:
-    """Return an earlier attempt's application for this task, if there is one that runs or has succeeded.
+    """Return an earlier attempt's application for this task if the application runs or has succeeded; else None.
 
-    If the state of an application is unknown, wait without limit, because no second application may begin.
+    While an application's state is unknown, wait without limit.
     """
     for one in former:
         if one.task_id != task_id or one.launcher != launcher.name or not launcher.can_reattach:
@@ -182,7 +181,7 @@ def _watch(launcher: Launcher, handle: Handle, tell: Report) -> Ended:
 
 
 def _stop(launcher: Launcher, handle: Handle, tell: Report) -> bool:
-    """Stop the application, and report its end, or else that its state is unknown. Return whether it has ended."""
+    """Stop the application, and return whether it has ended. Report its end, or that its state is unknown."""
     match stopped(launcher, handle):
         case Ended(found, state, reason):
             tell(found, AttemptState.CANCELLED if state is AttemptState.KILLED else state, reason)
@@ -214,15 +213,15 @@ def end_earlier_try(
     *,
     patience: timedelta,
 ) -> None:
-    """Return once the application of an earlier try of the task has ended, and report its end.
+    """Stop the application of an earlier try of the task, and report its end.
 
-    The try's own stop got no answer, and the next try must not work beside it.
+    The earlier try could not confirm this end. Two applications of a task must not work at the same time.
 
     Args:
         tell_wait: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.
-        patience: How long to wait.
+        patience: How long to wait for the end.
     Raises:
-        RunFailed: After `patience`, nobody can tell whether the application has ended. Its launch stays unknown.
+        RunFailed: After `patience`, the application may still be at work. Its launch stays unknown.
     """
     handle = Handle(launch.tag, launch.external_id, launch.link)
     tell = reporter(launcher, launch.task_id, on_launch)

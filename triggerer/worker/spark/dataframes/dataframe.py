@@ -71,8 +71,8 @@ def to_dataframe(
     """
     rows = list(events)
     if extra_schema is None:
-        # Without events, `extra` is a map, where `extra.value` is null. In a struct without fields, it would be an
-        # error.
+        # Without events, `extra` is a map, so that a query for `extra.value` gives null. With a struct without fields,
+        # the query would fail.
         return _create(spark, to_arrow(rows), empty="map<string, string>")
 
     from pyspark.sql.functions import from_json
@@ -89,7 +89,7 @@ def read_files(
 ) -> DataFrame:
     """Return a DataFrame of spooled events, see `triggerer.executor.spooling`. Its rows have no order.
 
-    In local mode Spark reads the files. On a cluster and over Connect, the executors often cannot reach the files. So
+    In local mode Spark reads the files. On a cluster and over Connect, the executors often cannot reach the files, so
     this process uploads the rows in pieces.
 
     Args:

@@ -1,7 +1,7 @@
 """Finds the types of columns for JSON values. `dataframe.py` describes the types.
 
-A *shape* describes the kinds of many values. Shapes can be merged. So events that are read in pieces get the same types
-as events that are read at once.
+A *shape* describes the kinds of many values. Shapes can be merged, so that events that are read in pieces get the same
+types as events that are read at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Shape:
 
     Attributes:
         kinds: The Python types of the values, without None; tuples count as lists.
-        keys: For objects, the shape of the values under each key, in the order of appearance. None: more keys than
-            `MAX_FIELDS`.
-        items: The shape of the elements of lists, or of all values of objects with too many keys.
-        has_large: Whether an integer needs more than 64 bits.
-        has_huge: Whether an integer does not fit a double.
+        keys: For objects, the shape of the values under each key, in the order of appearance. None: the objects have
+            more than `MAX_FIELDS` keys.
+        items: The shape of all elements of lists. If `keys` is None, also of all values of objects.
+        has_large: True if an integer needs more than 64 bits.
+        has_huge: True if an integer does not fit a double.
     """
 
     kinds: set[type] = field(default_factory=set)
@@ -50,10 +50,10 @@ class Shape:
 def shape_of(values: list[Any], depth: int = 0) -> Shape:
     """Return the shape that fits all of these values.
 
-    The function takes all values at once, because `set(map(type, ...))` runs in C, and is fast.
+    It is faster to pass all values at once, because `set(map(type, ...))` runs in C.
 
     Args:
-        depth: How many JSON lists and objects contain the values.
+        depth: The number of lists and objects around the values, in the JSON document.
     """
     kinds = set(map(type, values)) - {NoneType}
     found = Shape({list if kind is tuple else kind for kind in kinds})
@@ -147,8 +147,8 @@ class Column:
     """The whole type of a column, with the types of its parts.
 
     Attributes:
-        names: For a struct, a pair for each field: the key in the JSON values, and the field's name. The name differs
-            from a key that UTF-8 cannot encode.
+        names: For a struct, a pair for each field: the key in the JSON values, and the field's name. They differ only
+            if UTF-8 cannot encode the key.
         items: For a struct, the columns of its fields. For a map or a list, one column for all values.
     """
 
@@ -165,7 +165,7 @@ class Column:
 
 
 def column_of(shape: Shape) -> Column:
-    """Return the column for objects of this shape: a struct, or a map if they have no key, or too many."""
+    """Return the column for objects of this shape: a struct, or a map if the objects have no keys or too many keys."""
     return _Columns().objects(shape, 0)
 
 

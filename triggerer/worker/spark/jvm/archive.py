@@ -1,8 +1,8 @@
 """The archive of Spark's parsed and verified classes. A JVM that reads the archive starts in half the time.
 
-Java calls this application class-data sharing (AppCDS). A training run (`training.py`) makes an archive for one Java
-and one set of Spark jars. Java ignores an archive that does not fit, but a truncated archive has crashed Java 17. So
-the archive's size is stored in a separate file, and an archive of another size is not used.
+Java's name for this is application class-data sharing (AppCDS). A training run (`training.py`) makes an archive for one
+Java and one set of Spark jars. Java ignores an archive that does not fit, but a truncated archive has crashed Java 17.
+So the training run stores the archive's size in a separate file, and no JVM gets an archive of another size.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClassArchive:
         return self.directory / f"{self.key}.base.jsa"
 
     def new_draft(self) -> Path:
-        """Return a new path for Java to write to. A JVM of an earlier training may still write to an older path."""
+        """Return a path for Java to write to. Each call returns another path: an earlier JVM may still be writing."""
         return self.directory / f"{os.getpid()}-{time.monotonic_ns()}.draft"
 
     def drafts(self) -> list[Path]:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def forget_connection() -> None:
     """Let this thread's next call open another connection to the JVM, because the present call is interrupted.
 
-    The answer to the interrupted call still arrives on the old connection. A further call there would take it for its
-    own answer.
+    The answer to the interrupted call still arrives on the old connection, where the next call would receive it.
     """
     module: Any = sys.modules.get("pyspark.core.context")
     gateway = None if module is None else module.SparkContext._gateway  # noqa: SLF001

@@ -60,9 +60,8 @@ def launch(
     """Start a JVM with the settings that `on_command_line` selects. `environment` replaces variables of this process.
 
     Args:
-        streams: The streams of a JVM that another process owns. None: the JVM ends with this process, which has the
-            only writing end of the JVM's standard input. (If this process forks a process without `exec`, the JVM lives
-            as long as both.)
+        streams: The streams of a JVM that another process owns. None: the JVM ends when its standard input closes. Only
+            this process, and processes that it forks without `exec`, have the writing end.
     Raises:
         SubmitFailed: The JVM did not start. The message has its output.
     """

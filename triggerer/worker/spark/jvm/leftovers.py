@@ -70,7 +70,7 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     for name in _ADDED:
         added = _added(java, scala, name)
         baseline[name] = java["java.util.HashSet"](*([] if added is None else [added]))
-    # Store the names of all Java objects that Python refers to now, including the set of these names.
+    # Store Py4J's names of all Java objects that Python refers to now. The set of these names is such an object, too.
     bindings = java["java.util.HashSet"](_bindings(gateway).keySet())
     bindings.add(bindings._target_id)  # noqa: SLF001
     return baseline | {"bindings": bindings}
@@ -207,8 +207,8 @@ def _remove_added(java: _Classes, scala: Any, name: str, forget: str, baseline: 
     server = scala.env().rpcEnv().fileServer()
     for address in theirs:
         file = address.rpartition("/")[2]
-        # Remove the file from the server, too. Otherwise a later run could not add another file of this name, or would
-        # get the old file.
+        # Remove the file from the file server, too. Otherwise a later run that adds another file of this name would get
+        # an error or the old file.
         getattr(server, forget)(file)
         with contextlib.suppress(OSError):
             (folder / file).unlink()

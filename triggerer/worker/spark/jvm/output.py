@@ -72,8 +72,8 @@ class CopiedOutput:
     def __init__(self) -> None:
         self._lines = OutputLines()
         read_end, self.write_end = os.pipe()
-        # A daemon thread does not keep this process from exiting. The thread reads until the pipe has no writer, and
-        # PySpark's Python workers may keep the pipe open after the JVM has ended.
+        # PySpark's Python workers may keep the pipe open after the JVM has ended, so the thread may read for long. A
+        # daemon thread does not keep this process from exiting.
         self._thread = threading.Thread(
             target=self._hand_on, args=(read_end,), name="spark-output", daemon=True
         )

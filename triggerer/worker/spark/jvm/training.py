@@ -1,8 +1,8 @@
 """Makes the archive of Spark's classes, in a process of its own with the lowest priority.
 
-A training run is a session during which Java records the loaded classes. It takes half a minute of one core, once for
-each version of Java and Spark. If it fails, JVMs only start more slowly, and the worker tries again after it has opened
-another driver.
+A training run is a session during which Java records the loaded classes. Each version of Java and Spark needs one
+training run, which takes half a minute of one core. If the training run fails, JVMs only start more slowly, and the
+worker tries again after it has opened another driver.
 """
 
 from __future__ import annotations
@@ -157,13 +157,13 @@ def start_training(home: Path) -> subprocess.Popen[bytes]:
 
 
 def _give_up(*_: object) -> None:
-    # Kill the process group, with the JVM. If only the JVM's standard input were closed, the JVM would first write the
-    # archive.
+    # Kill the process group, because it contains the JVM. If only the JVM's standard input closed, the JVM would write
+    # the archive before its end.
     os.killpg(0, signal.SIGKILL)
 
 
 def _end_with_parent() -> None:
-    # Do not read sys.stdin: the read would lock it, and Python aborts if it exits while a thread has this lock.
+    # Do not read `sys.stdin`. The read would lock `sys.stdin`, and Python aborts if it must exit during the read.
     while os.read(0, 1):
         pass
     _give_up()
@@ -172,8 +172,8 @@ def _end_with_parent() -> None:
 def main() -> None:
     """Run `python -m triggerer.worker.spark.jvm.training HOME`, until the archive exists or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
-    # Give this process a group of its own, so that `_give_up` kills nothing else and Ctrl-C does not reach this
-    # process. If the parent ends because of Ctrl-C, standard input ends too.
+    # `_give_up` kills the process group, so this process needs a group of its own. Then Ctrl-C does not reach this
+    # process, but if Ctrl-C ends the parent, standard input ends too.
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def warm_up(session: SparkSession) -> None:
     """Make the calls that most runs begin with, once and with a few rows. No table or view is left.
 
-    On a Spark Connect server, only one query is executed, because the server is warm already. On a cluster, only the
-    driver is warmed up, because executors may arrive late, and would be idle afterwards.
+    - On a Spark Connect server, execute only one query, because the server is warm already.
+    - On a cluster, warm up only the driver, because executors may arrive late, and would be idle afterwards.
     """
     frame = _events(session)
     # The driver answers this query without an executor.

@@ -86,9 +86,9 @@ class Installation:
 
 
 def find_installation(home: Path) -> Installation:
-    """Return the installation from which this process would start Spark. Spark is not started.
+    """Return the installation from which this process would start Spark.
 
-    If Java needs a script that corrects its arguments (`java_home_for_spark`), the script is written below `home`.
+    If Java needs a script that corrects its arguments (`java_home_for_spark`), write the script below `home`.
 
     Raises:
         SubmitFailed: PySpark is missing, no suitable Java is installed, or the script cannot be written.
@@ -128,7 +128,8 @@ def open_classic(
     """Start a JVM, connect to the master, and return the session.
 
     Args:
-        streams: The streams of a JVM that another process owns. None: the JVM ends with this process.
+        streams: The streams of a JVM that outlives this process, because another process owns the JVM. None: the JVM
+            ends with this process.
     Raises:
         SubmitFailed: No session could be opened. Nothing is left running.
     """
@@ -213,8 +214,8 @@ def _require_no_session() -> None:
             "This process has a Spark session already",
             hint="close_session() first; a DAG takes the session that it is given as `spark`",
         )
-    # The JVM died, or a task stopped the session. PySpark must forget the JVM and the session, or it would use them
-    # again.
+    # The JVM died, or a task stopped the session. Make PySpark forget the JVM and the session. Otherwise PySpark would
+    # use them again.
     _end(gateway, grace=timedelta(seconds=2))
 
 
@@ -269,7 +270,7 @@ def _launch(
 
 
 def _java_options(installation: Installation) -> list[str]:
-    """Return options that make Java start fast, and long jobs slower. For long jobs, users can set other options."""
+    """Return options that make Java start faster. Long jobs become slower, but users can set other options."""
     quick = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
     return [*quick, *logging_options(installation)]
 
@@ -311,8 +312,8 @@ def driver_environment(settings: SparkSettings, installation: Installation) -> j
     if named := settings.conf.get("spark.pyspark.python"):
         variables["PYSPARK_PYTHON"] = named
     elif "PYSPARK_PYTHON" not in os.environ:
-        # With a local master, execute Python functions in this Python, and not in the first one on PATH. With a
-        # cluster, set no path, because its machines may have Python elsewhere.
+        # With a local master, execute Python functions with this Python, and not with the first Python on PATH. With a
+        # cluster, set no path, because the cluster's machines may have Python elsewhere.
         variables["PYSPARK_PYTHON"] = sys.executable if is_local(master_of(settings)) else None
     return variables
 

@@ -104,8 +104,8 @@ def has_lost_master(session: SparkSession) -> bool:
 def quieten(session: SparkSession) -> None:
     """Silence three loggers of Spark.
 
-    Two of them write ten times a second while a master is unavailable. The third warns of each task's scheduler pool,
-    because no file configures the pools.
+    Two of them write ten times a second while a master is unavailable. The third warns about the scheduler pool of
+    each task, because no file configures our pools.
     """
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
     # If Spark uses another logging library, there is nothing to configure.
@@ -119,10 +119,10 @@ def quieten(session: SparkSession) -> None:
 
 
 def release_executors(session: SparkSession) -> None:
-    """Give the executors of an idle session back at once, with their cached data. New work gets new executors.
+    """Give the executors of an idle session back to the cluster, and wait some seconds until their cores are free.
 
-    If the session has work, or if the user has fixed the number of its executors, the session keeps its executors. The
-    function returns once other applications can have the cores, or after some seconds.
+    The data that the executors have cached is lost. If the session has work, or if the user has fixed the number of
+    executors, the session keeps its executors.
 
     Raises:
         Exception: An error of Py4J: the JVM is gone.
@@ -134,8 +134,8 @@ def release_executors(session: SparkSession) -> None:
     if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
         return
     backend = _scala(session.sparkContext).schedulerBackend()
-    # Wait until Spark has withdrawn its requests for executors. Otherwise the cluster would replace the executors that
-    # are killed below. Spark checks ten times a second how many executors it needs.
+    # Spark checks ten times a second how many executors it needs. Wait until Spark requests no executors any longer.
+    # Otherwise the cluster would replace the executors that are killed below.
     if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
         return
     # SparkContext.killExecutors refuses during dynamic allocation, so call the scheduler's backend.

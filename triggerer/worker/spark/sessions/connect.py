@@ -39,11 +39,11 @@ _log = structlog.get_logger(__name__)
 
 
 def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSession:
-    """Open a separate session on the server. The server decides the application's name.
+    """Open a separate session on the server.
 
     Args:
-        tag: The session's id is computed from this tag, and the session's operations get the tag. So another process
-            can end the operations.
+        tag: The session's id is computed from this tag, so that another process can find and end the session. The
+            session's operations get the tag, too.
     Raises:
         SubmitFailed: The client is not installed, or the server does not answer or refuses the session.
     """
@@ -76,8 +76,8 @@ def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSes
     for key, value in settings.conf.items():
         _configure(session, key, value)
     _endpoints[session] = endpoint
-    # At exit, the client's own hook sends a request. If the server is gone, the client would retry for a long time. So
-    # our hook turns the retries off. Python calls our hook first, because it is registered later.
+    # At exit, the client's own hook sends a request, and would retry for a long time if the server is gone. Our hook
+    # turns the retries off. Python calls our hook first, because our hook is registered last.
     atexit.register(_never_retry, session)
     return session
 
@@ -108,8 +108,7 @@ def close_connect(session: SparkSession) -> bool:
     with _without_retries(session):
         if endpoint is not None and not remote.is_stopped and is_reachable(endpoint):
             is_released = _release(session)
-        # `stop` must only close the client. By default it would also release the session again, and hide a failure of
-        # the first release.
+        # Without this line, `stop` would release the session again, and hide a failure of the first release.
         remote.release_session_on_close = False
         session.stop()
     os.environ.pop(_MODE_VARIABLE, None)
@@ -138,7 +137,7 @@ def _configure(session: SparkSession, key: str, value: str) -> None:
 
 
 def retries_within(patience: timedelta) -> int:
-    """Return the number of retries that fit into this time. The client's pauses grow up to `_LONGEST_PAUSE_S`."""
+    """Return how many retries the client makes within `patience`. Its pauses grow up to `_LONGEST_PAUSE_S`."""
     retries, waited_s, pause_s = 0, 0.0, 0.05
     while waited_s < patience.total_seconds():
         waited_s += min(pause_s, _LONGEST_PAUSE_S)

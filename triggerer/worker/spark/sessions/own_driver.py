@@ -109,7 +109,7 @@ class OwnDriver:
         return self.session
 
     def interrupt(self) -> bool:
-        """Stop the session's work, because nobody waits for it any longer. The session can be used afterwards.
+        """Stop the session's work, whose result is not needed any longer. The session can be used afterwards.
 
         Returns:
             False: Spark does not answer.

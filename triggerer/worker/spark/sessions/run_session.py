@@ -107,7 +107,7 @@ class RunSession:
         return session
 
     def interrupt(self) -> bool:
-        """Stop the session's work, because nobody waits for it any longer. Return False if Spark does not answer."""
+        """Stop the session's work, whose result is not needed any longer. Return False if Spark does not answer."""
         if self._own is not None:
             return self._own.interrupt()
         return self._holder.interrupt()
@@ -115,11 +115,11 @@ class RunSession:
     def await_end(self) -> None:
         """Cancel the work of a failed try, and return once Spark executes none of it.
 
-        If the work does not end, the driver is killed, unless others use it.
+        If the work does not end, kill the driver.
 
         Raises:
-            RunFailed: The work may continue. The driver was not killed, because other tasks of the run or other clients
-                use it.
+            RunFailed: The work may continue. The driver was not killed, because other tasks of the run use it, or other
+                clients of a Spark Connect server.
         """
         session, task_id = self._progress.session, own_task.get()
         if session is None or self._has_driver_ended():
@@ -173,7 +173,7 @@ class RunSession:
             cancel_task(self._progress.session, task_id)
 
     def begin_task(self, task_id: str) -> None:
-        """Collect the progress of a task's new try from now on. The thread that executes the try calls this."""
+        """From now on, collect the progress of this try of the task. The thread that executes the try calls this."""
         self._progress.begin_task(task_id)
 
     def end_task(self, result: TaskResult) -> TaskResult:

@@ -22,9 +22,9 @@ def open_session(
     home: Path,
     app_name: str,
 ) -> SparkSession:
-    """Open this process's session. The session ends with the process at the latest, whichever way the process ends.
+    """Open this process's session. When the process ends, even if it is killed, the session ends, too.
 
-    The call blocks: for seconds with a local master, longer if packages are downloaded or a cluster has no room.
+    With a local master, the call takes seconds. It takes longer if packages are downloaded or a cluster has no room.
 
     Args:
         home: The service's own directory. Its folders `java` and `spark` are written to.
@@ -53,7 +53,7 @@ def how_it_ended(session: SparkSession) -> str | None:
 
 
 def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> bool:
-    """Stop the session and its JVM, by force after `grace`. The function never raises, and a second call does nothing.
+    """Stop the session and its JVM. After `grace`, kill the JVM. The function never raises; a second call does nothing.
 
     Returns:
         True if the session has ended. False: a Spark Connect server did not confirm the end.

@@ -32,14 +32,14 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def await_end(session: SparkSession, task_id: str | None) -> bool:
-    """Return True once no job, no Spark task and no Python worker is at work for the session.
+    """Wait until no job, no Spark task and no Python worker is at work for the session. Return whether that is so.
 
-    A Spark Connect server does not report what is at work. With a server, the function waits for as long as a Python
-    worker of an interrupted Spark task may live, and returns True.
+    A Spark Connect server does not report its work. With a server, wait for the longest time that a Python worker of an
+    interrupted Spark task can survive, and return True.
 
     Args:
-        task_id: The DAG's task whose work must end, while other tasks of the run continue. None: all work must end, and
-            jobs that are active during the wait are cancelled.
+        task_id: Wait only for the work of this task of the DAG, because other tasks of the run continue. None: wait for
+            all work, and cancel jobs that are active during the wait.
     Returns:
         False: The work did not end in time.
     """

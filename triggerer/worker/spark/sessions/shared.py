@@ -1,7 +1,7 @@
 """A driver's JVM that several processes use in turn: one process opens it, and then each run's process attaches.
 
-Java objects can outlive the Python process that created them, and Py4J has a name for each. So the opening process
-passes the names of the objects that later processes need. It must end by `os._exit`, see `share`.
+A Java object can outlive the Python process that created it. Py4J names each Java object, so the opening process passes
+on the names of the objects that later processes need. The opening process must end by `os._exit`, see `share`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def attach(driver: SharedDriver) -> SparkSession:
     try:
         with jvm.laid_over_environment(driver.environment), restoring_interrupt_handler():
             gateway: Any = jvm.connect(driver.port, driver.secret)
-            # Set PySpark's gateway before the first call to the JVM. If the call fails, PySpark's handler of Java
-            # errors, which an earlier session may have installed, needs the gateway.
+            # Set PySpark's gateway before the first call to the JVM. An earlier session may have installed PySpark's
+            # handler of Java errors. If the call fails, the handler needs the gateway.
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
             client = gateway._gateway_client  # noqa: SLF001
             _name_in_full(gateway.jvm, client)

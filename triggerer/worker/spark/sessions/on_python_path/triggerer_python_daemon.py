@@ -1,8 +1,8 @@
 """PySpark's daemon for Python workers, in a process group that the kernel kills together with our worker's group.
 
-PySpark's own daemon also makes a separate group, but on a busy machine it takes seconds to notice that the JVM is gone.
 When our executor's lease ends, all its processes must die at once, even if they get no processor time
-(`triggerer.executor.lease.lease_guard`).
+(`triggerer.executor.lease.lease_guard`). PySpark's own daemon ends only when it notices that the JVM is gone, which
+takes seconds on a busy machine.
 
 `spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. triggerer need not be
 installed in the Python that runs this module.
@@ -24,8 +24,8 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # When the writer of a lifeline ends, the kernel kills the group that the reader had when it armed the lifeline. So
-    # this process must leave the JVM's group first. PySpark calls setpgid too, but later.
+    # Leave the JVM's process group before `die_with_writer`. That call tells the kernel which group to kill when the
+    # lifeline's writer ends: the group that this process has then. PySpark calls setpgid too, but later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
