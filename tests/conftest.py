@@ -59,8 +59,8 @@ _SERVERS = {
 
 
 def pytest_collection() -> None:
-    # All objects that the collection of tests creates stay. Looking for garbage among them would take a third of the
-    # collection's time.
+    # pytest keeps all objects that it creates here, so there is no garbage. Looking for garbage would take a third of
+    # the time.
     gc.disable()
 
 
@@ -102,11 +102,8 @@ def _no_handlers_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what `get_connection` remembers, and the variable that names its configuration file.
-
-    `get_connection` remembers the configuration of its first call. A service that a test runs in this process sets the
-    variable.
-    """
+    """Forget what an earlier test left in this process: the configuration that `get_connection` read at its first call,
+    and the variable that names the configuration file, which a service sets."""
     monkeypatch.setattr("triggerer.abc._resolve_connection", None)
     # After `setenv`, pytest also removes a value that the test itself sets.
     monkeypatch.setenv(CONFIG_VARIABLE, "")

@@ -7,8 +7,7 @@ the other tests, except the long proofs (mark `soak`). A test is in the full tie
 - Its module is not listed in `QUICK`.
 - It needs PostgreSQL, and its module is not listed in `ON_POSTGRESQL`.
 
-`python -m tests.tiers` prints the paths of the quick tier. `make test` hands them to pytest, which then collects only
-these.
+`python -m tests.tiers` prints the paths of the quick tier, which `make test` passes to pytest.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def row_of(
 def times_of(
     paced: Paced, stamps: Mapping[str, Any], held_by: Mapping[tuple[int, int], int] | None
 ) -> dict[str, list[float]]:
-    """Return sorted latencies in ms, by their end: the commit, the queued run, and the advance at the broker.
+    """Return sorted latencies in ms: until the event's commit, until the queued run, and until the advance.
 
     Args:
         held_by: The result of `runs_of_events`. None: there are no runs.

@@ -125,7 +125,7 @@ def _middle(rounds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The service's rates per second: messages and rows until their commit, and messages until the broker is advanced.
+    """The service's rates per second: of committed `messages` and `rows`, and of messages `advanced` at the broker.
     `flushes` is the number of group commits."""
 
     messages: float

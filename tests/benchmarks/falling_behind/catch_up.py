@@ -4,8 +4,7 @@
         [--messages 1000000] [--rates 100,1000] [--watchers 1000]
 
 The runtime works alone in one process, with a store that stores nothing. All parts except *kafka* read a log in memory.
-So they measure only the runtime. In a service, the broker and the database take time too, and a rate of catching up is
-closer to the live rate. `sick_watchers` in this folder measures the effect of four sick watchers on a whole service.
+`sick_watchers` in this folder measures a whole service.
 
 - *kafka*: a watcher reads a whole topic of Apache Kafka live, and derives an event from one message in ten. Then a
   watcher reads the same topic as its backlog, while no message arrives. Aim: 0.7 of the live rate.

@@ -1,7 +1,4 @@
-"""A log in memory that works like a Kafka topic, its watchers, and a store that stores no event.
-
-So a benchmark can measure the runtime alone.
-"""
+"""Parts for benchmarks of the runtime alone: a log in memory, its watchers, and a store that stores no event."""
 
 from __future__ import annotations
 

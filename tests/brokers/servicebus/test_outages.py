@@ -103,8 +103,7 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
 
 
 async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Queue) -> None:
-    """The connection is healthy for longer than `connect_timeout_s` and then breaks. The timeout must count from the
-    break."""
+    """The connection breaks after more than `connect_timeout_s`. The timeout must count from the break."""
     async with drive(queue.producer(connect_timeout_s=0.8)) as driver:
         await driver.stay_quiet(2.0)
         queue.order("cut")

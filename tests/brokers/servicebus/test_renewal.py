@@ -159,7 +159,7 @@ async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_w
         await driver.advanced_count(1)
         await until(lambda: queue.values == [])
         assert driver.values == ["a"]
-        # The producer has room for one message. It reads "b", so "a" does not count as in flight any longer.
+        # The producer holds at most one message in flight. It reads "b", so it no longer counts "a".
         await asyncio.to_thread(queue.send, "b")
         await driver.advanced_count(2)
         assert driver.values == ["a", "b"]

@@ -86,7 +86,7 @@ async def _waiting_process(executor: Executor) -> psutil.Process:
 
 
 async def _stop_waiting_process(executor: Executor) -> psutil.Process:
-    """Stop the process that waits for a run. If the process that was found belongs to an ended run, search again."""
+    """Stop the process that waits for a run. If the process ends before it is stopped, look for the next one."""
     while True:
         waiting = await _waiting_process(executor)
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -479,7 +479,8 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def _service(house: House, *, dies_with_the_first_worker: bool = False) -> subprocess.Popen[bytes]:
-    """Start a process with an executor, to be killed. It may also kill itself when it should start a worker."""
+    """Start a process with an executor. With `dies_with_the_first_worker` the process kills itself instead of starting
+    a worker."""
     dies = "yes" if dies_with_the_first_worker else ""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path), dies],

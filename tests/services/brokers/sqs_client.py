@@ -13,7 +13,7 @@ _numbers = itertools.count()
 
 
 class SqsClient:
-    """Queues and messages of the service at an endpoint. Its methods may be called from any thread, one at a time."""
+    """Queues and messages of the service at an endpoint. All methods may be called from any thread."""
 
     region = "us-east-1"
 

@@ -44,7 +44,7 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
     """Start YARN with this much memory for containers.
 
     Raises:
-        ServiceUnavailable: There is no PySpark, no Java, or Maven could not get Hadoop's jars.
+        ServiceUnavailable: There is no PySpark or no Java, or Maven could not get Hadoop's jars.
     """
     jars = find_jars("yarn")
     with temporary_home("yarn") as home:

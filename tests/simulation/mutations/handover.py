@@ -105,7 +105,8 @@ def a_row_stays_before_positions_without_a_message() -> Replacements:
 
 @mutation(rules="L5", seed=22722)
 def a_later_owner_does_not_know_positions_without_a_message() -> Replacements:
-    """The position after a gap is stored, not the gap's first position. So a later owner does not know the gap."""
+    """The position after a stretch without messages is stored, not its beginning. A later owner then waits for an
+    advance to this position, which may never happen."""
 
     def stored_position(self: Backlog) -> Position:
         return self.position
