@@ -72,8 +72,8 @@ def is_quick(test: Test) -> bool:
         return False
     if path in ON_POSTGRESQL:
         return True
-    # The fixture `database` runs a test on SQLite and on PostgreSQL. On PostgreSQL, no fixture's name shows the server,
-    # but the parameter adds the mark `postgresql`.
+    # A test uses PostgreSQL by a server's fixture, or by the fixture `database`. The parameter of `database` for
+    # PostgreSQL adds the mark `postgresql`.
     servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
     return not servers and not test.get_closest_marker("postgresql")
 

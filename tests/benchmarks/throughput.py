@@ -1,9 +1,9 @@
 """Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
-The whole service runs. As in real use, a DAG's runs take the events; these runs end at once. The measurement lasts from
-the first group commit to the last, so the start does not count.
+The whole service runs, with a DAG whose runs use the events and end at once. The measurement lasts from the first group
+commit to the last, so the start does not count.
 
-The speed of a machine swings within minutes. So the service and the parts are measured alternately, several times.
+The service and the parts are measured alternately, several times, because a machine's speed changes within minutes.
 """
 
 from __future__ import annotations

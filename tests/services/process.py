@@ -35,7 +35,7 @@ class ServiceError(Exception):
 def free_ports(count: int) -> list[int]:
     """Return `count` free ports below the range of outgoing connections.
 
-    While a server is stopped, an outgoing connection could take a port in that range.
+    Otherwise an outgoing connection could take the port of a server that is stopped for a while.
     """
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):

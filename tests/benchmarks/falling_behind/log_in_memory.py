@@ -175,7 +175,7 @@ def spec(number: int, *, one_in: int, behind_from: int | None = None) -> Trigger
 
 
 class Store:
-    """Takes events and positions from the runtime, and stores none of the events.
+    """Receives events and positions from the runtime, and stores only the positions.
 
     An event is reported as durable one turn of the event loop after it was submitted.
 

@@ -147,8 +147,8 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         position = producer.get_position(driver.seen[9])
         for offset in (2, 7, 10):
             async with read(producer, topic, [position[0], offset]) as reading:
-                # Reading must fail until the paused stream has noticed the cut: new messages would get the keys of lost
-                # ones.
+                # Reading must fail until the paused stream has noticed the cut. Otherwise new messages would get the
+                # keys of lost messages.
                 with pytest.raises(BrokerUnavailable, match="was cut before"):
                     await reading.text(1)
         await producer.resume()

@@ -243,10 +243,8 @@ async def test_an_entity_is_not_the_place_for_its_own_dead_letters(queue: Queue)
 async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters_of_its_own(
     queue: Queue,
 ) -> None:
-    """A dead-letter queue has no dead-letter queue of its own.
-
-    In an earlier version, a message that was rejected, or failed too often, made the stream reopen its link for ever.
-    """
+    """From a dead-letter queue, the producer deletes a rejected message, and redelivers a failed message without a
+    limit."""
     queue.send(*"abc")
     async with drive(queue.producer(), lambda _: REJECTED) as driver:
         await driver.until(lambda: not queue.values, "all are dead letters")

@@ -52,7 +52,7 @@ async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
 async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """To a clock that is ahead, new locks seem to have ended. An earlier version renewed them without a pause."""
+    """To a clock that is ahead, new locks seem to have ended. The producer must still pause between renewals."""
     queue: Queue = request.getfixturevalue(of)
     real = locks.remaining_s
     monkeypatch.setattr(locks, "remaining_s", lambda until: real(until) - 3600)

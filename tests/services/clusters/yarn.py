@@ -66,7 +66,8 @@ class Yarn:
         folder: The value for `YARN_CONF_DIR`.
         url: The address of the resource manager's REST API.
         spark_home: The Spark whose jars the containers use.
-        daemon: The resource manager; `node` is the node manager, whose children are the containers.
+        daemon: The process of the resource manager.
+        node: The process of the node manager, whose children are the containers.
     """
 
     def __init__(

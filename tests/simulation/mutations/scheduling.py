@@ -121,10 +121,7 @@ def a_plan_is_carried_out_although_its_dag_changed() -> Replacements:
 
 @mutation(rules="S4|S9|T1|T2|T4|T5", seed=19)
 def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
-    """The statement that creates runs for many DAGs ignores that a DAG's row has changed since it was read.
-
-    The bug is in the simulation's model of the statement.
-    """
+    """The statement that creates runs for many DAGs ignores that a DAG's row has changed since it was read."""
     right = PlanningWrites.perform
 
     async def perform(self: PlanningWrites, session: Locks, step: Any) -> Any:
