@@ -91,7 +91,7 @@ def _configure_without_cache(configure: Callable[..., None], **options: Any) -> 
 
 @pytest.fixture(autouse=True)
 def _no_handlers_of_others() -> Iterator[None]:
-    """Remove the handlers that a test added to the root logger, because they would work in later tests too."""
+    """Remove the handlers that a test added to the root logger. Otherwise they would get the logs of later tests."""
     root = logging.getLogger()
     before = root.handlers[:]
     yield
@@ -317,8 +317,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Only async tests have an event loop. This fixture runs first, so `_no_task_is_left` is set up before the other
-    # fixtures. pytest ends fixtures in reverse order, so the search for tasks comes last.
+    # Only async tests have an event loop. pytest ends fixtures in reverse order. So `_no_task_is_left` must be set up
+    # first, to search for tasks after the other fixtures have ended.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 

@@ -65,7 +65,7 @@ def run_apart(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Daemon:
-    """A command that runs until told to stop, with its output in a log file.
+    """A command that runs until it is stopped, with its output in a log file.
 
     If this process dies, a shell at the other end of a pipe kills the command. A parent-death signal would come too
     early: the kernel sends it when the *thread* that started the command ends.

@@ -164,8 +164,8 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
             await side.leave(1)
         else:
             # First set the clock exactly to the timeout: after a jump past the timeout, our runtime would assume a
-            # blocked loop, and extend the timeout. Airflow's timeout ends only after this instant, so set the clock
-            # again.
+            # blocked loop, and extend the timeout. Airflow's events are overdue only after this instant, so the clock
+            # then moves further.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

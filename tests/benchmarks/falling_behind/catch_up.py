@@ -3,8 +3,8 @@
     python -m tests.benchmarks.falling_behind.catch_up [kafka|rate|head|many]
         [--messages 1000000] [--rates 100,1000] [--watchers 1000]
 
-The runtime works alone in one process, with a store that stores nothing. All parts except *kafka* read a log in memory.
-`sick_watchers` in this folder measures a whole service.
+The runtime works alone in one process, with a store that stores no event. All parts except *kafka* read a log in
+memory. `sick_watchers` in this folder measures a whole service.
 
 - *kafka*: a watcher reads a whole topic of Apache Kafka live, and derives an event from one message in ten. Then a
   watcher reads the same topic as its backlog, while no message arrives. Aim: 0.7 of the live rate.

@@ -34,7 +34,7 @@ class Log:
     The live watchers read the messages from `first` up to `end`. Watchers that catch up may also read earlier messages.
 
     Args:
-        rate: Messages per second from `first` on. None: live watchers get messages as fast as they take them.
+        rate: Messages per second from `first` on. None: as fast as the live watchers read.
     """
 
     current: ClassVar[Log]

@@ -384,7 +384,7 @@ async def test_what_is_no_answer_ends_the_stream_with_the_reason(
 async def test_a_server_that_has_nothing_for_now_has_an_empty_list(
     server: Server, streams: StreamHarness, nothing: Reply
 ) -> None:
-    """In an earlier version, an answer without content, or with `null`, made the watchers fail."""
+    """The answer has no content, or is `null`."""
     replies = [nothing, nothing]
     server.answer = lambda _: replies.pop() if replies else None
     server.document = [{"id": 1}]
@@ -449,7 +449,7 @@ async def test_a_proxy_that_cannot_be_used_is_named(
     kind: type[Exception],
     said: str,
 ) -> None:
-    """In an earlier version, the error blamed the server, or came from the client library."""
+    """The error must not blame the server, and must not come from the client library."""
     monkeypatch.setenv("HTTP_PROXY", proxy)
     error = await error_of(streams, HttpPollTrigger("http://shop.example/orders"))
     assert type(error) is kind

@@ -155,7 +155,7 @@ async def test_a_service_that_stays_away_ends_the_stream_in_the_time_that_is_set
 
 
 async def test_a_queue_that_is_deleted_and_made_again_is_another(queue: Queue) -> None:
-    """SQS gives new message ids, so no message of the new queue is taken for a repeat of an old message."""
+    """SQS gives each message a new id, so a message of the new queue does not count as a repeat of an old message."""
     await asyncio.to_thread(queue.send, "a")
     keys = []
     with pytest.raises(BrokerRefused, match=r"queue does not exist.*check the queue's name"):  # noqa: PT012

@@ -609,8 +609,8 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
     async def give_away(worker: WorkerProcess) -> RunHandle:
         process = await take(worker)
         if not given:
-            # On SQLite, any other executor counts as dead, and its running runs are queued again. So mark this run as
-            # ended.
+            # On SQLite, every other executor counts as dead, and its running runs are queued again. Mark this run as
+            # ended to prevent that.
             await house.change_run(pk, executor="other", state="success")
             given.append(pk)
         return process

@@ -139,7 +139,7 @@ async def _registered_executor(house: House) -> AsyncIterator[tuple[Executor, Re
 async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_was_a_guard(
     house: House,
 ) -> None:
-    """The machine is suspended before the guard starts. An earlier version then renewed no lease (seed 2315)."""
+    """The machine is suspended before the guard starts."""
     suspended_s = 0.0
     async with (
         house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,

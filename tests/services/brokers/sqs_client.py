@@ -55,7 +55,7 @@ class SqsClient:
         dead_letters: str | None = None,
         max_receive_count: int = 100,
     ) -> str:
-        """Make a queue, FIFO if its name ends with `.fifo`; return its URL.
+        """Create a queue, and return its URL. The queue is FIFO if the name ends with `.fifo`.
 
         Args:
             dead_letters: The URL of the dead-letter queue for the redrive policy; None: no redrive policy.

@@ -62,7 +62,7 @@ class Kubernetes:
     Attributes:
         url: The address of the API server.
         authority: The file with the certificate that clients trust.
-        daemon: The API server; `etcd` and `kwok` are other processes.
+        daemon: The process of the API server.
     """
 
     def __init__(self, binaries: Path, home: Path, users: Mapping[str, str]) -> None:
