@@ -384,7 +384,6 @@ async def test_what_is_no_answer_ends_the_stream_with_the_reason(
 async def test_a_server_that_has_nothing_for_now_has_an_empty_list(
     server: Server, streams: StreamHarness, nothing: Reply
 ) -> None:
-    """The answer has no content, or is `null`."""
     replies = [nothing, nothing]
     server.answer = lambda _: replies.pop() if replies else None
     server.document = [{"id": 1}]
