@@ -59,8 +59,8 @@ _SERVERS = {
 
 
 def pytest_collection() -> None:
-    # All objects that the collection of tests creates stay. Looking for garbage among them would take a third of the
-    # collection's time.
+    # pytest keeps all objects that it creates here, so there is no garbage. Looking for garbage would take a third of
+    # the time.
     gc.disable()
 
 
@@ -91,7 +91,7 @@ def _configure_without_cache(configure: Callable[..., None], **options: Any) -> 
 
 @pytest.fixture(autouse=True)
 def _no_handlers_of_others() -> Iterator[None]:
-    """Remove the handlers that a test added to the root logger, because they would work in later tests too."""
+    """Remove the handlers that a test added to the root logger. Otherwise they would get the logs of later tests."""
     root = logging.getLogger()
     before = root.handlers[:]
     yield
@@ -102,11 +102,8 @@ def _no_handlers_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what `get_connection` remembers, and the variable that names its configuration file.
-
-    `get_connection` remembers the configuration of its first call. A service that a test runs in this process sets the
-    variable.
-    """
+    """Forget what an earlier test left in this process: the configuration that `get_connection` read at its first call,
+    and the variable that names the configuration file, which a service sets."""
     monkeypatch.setattr("triggerer.abc._resolve_connection", None)
     # After `setenv`, pytest also removes a value that the test itself sets.
     monkeypatch.setenv(CONFIG_VARIABLE, "")
@@ -320,8 +317,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _tasks_end_with_their_test(request: pytest.FixtureRequest) -> None:
-    # Only async tests have an event loop. This fixture runs first, so `_no_task_is_left` is set up before the other
-    # fixtures. pytest ends fixtures in reverse order, so the search for tasks comes last.
+    # Only async tests have an event loop. pytest ends fixtures in reverse order. So `_no_task_is_left` must be set up
+    # first, to search for tasks after the other fixtures have ended.
     if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
         request.getfixturevalue("_no_task_is_left")
 

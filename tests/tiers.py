@@ -7,8 +7,7 @@ the other tests, except the long proofs (mark `soak`). A test is in the full tie
 - Its module is not listed in `QUICK`.
 - It needs PostgreSQL, and its module is not listed in `ON_POSTGRESQL`.
 
-`python -m tests.tiers` prints the paths of the quick tier. `make test` hands them to pytest, which then collects only
-these.
+`python -m tests.tiers` prints the paths of the quick tier, which `make test` passes to pytest.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ def is_quick(test: Test) -> bool:
         return False
     if path in ON_POSTGRESQL:
         return True
-    # The fixture `database` runs a test on SQLite and on PostgreSQL. On PostgreSQL, no fixture's name shows the server,
-    # but the parameter adds the mark `postgresql`.
+    # A test uses PostgreSQL by a server's fixture, or by the fixture `database`. The parameter of `database` for
+    # PostgreSQL adds the mark `postgresql`.
     servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
     return not servers and not test.get_closest_marker("postgresql")
 

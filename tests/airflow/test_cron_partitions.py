@@ -1,7 +1,7 @@
-"""Compares our `CronPartitionTimetable` with Airflow 3.3.2's, in chains of runs with their partition keys.
+"""Compares our `CronPartitionTimetable` with Airflow 3.3.2's: successive runs and their partition keys.
 
-The answers were recorded with `TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m
-tests.airflow.test_cron_partitions`. docs/reference/timetables.md has the differences and their reasons.
+Airflow's answers were recorded with `TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m
+tests.airflow.test_cron_partitions`. docs/reference/timetables.md explains the differences.
 """
 
 import json
@@ -48,8 +48,8 @@ def cases(seed: int, number: int) -> list[dict[str, Any]]:
 class Comparison:
     """Counts the answers that equal Airflow's, and two known kinds of differences. Any other difference fails the test.
 
-    The known differences: answers may differ near a change of the clocks, and only Airflow makes a partition whose date
-    is after the DAG's end.
+    The known differences: answers may differ near a change of the clocks, and only Airflow creates a partition whose
+    date is after the DAG's end.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Compares our timetables with Airflow 3.3.2's, in thousands of chains of runs under a frozen clock.
+"""Compares our timetables with Airflow 3.3.2's, in thousands of series of runs under a frozen clock.
 
 The answers in `timetable_answers.json` were recorded with that release:
 `TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m tests.airflow.test_timetables`
-docs/reference/timetables.md has the differences and their reasons.
+docs/reference/timetables.md explains the differences.
 """
 
 import os

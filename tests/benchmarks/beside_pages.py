@@ -2,12 +2,14 @@
 
 Run with `python -m tests.benchmarks.beside_pages`.
 
-One service on SQLite (the default) receives messages at a steady rate. The time is divided into equal segments. In half
-of the segments, five pages are open and listen for changes, and clients request the lists of a page 50 times a second.
-A user's browser runs on another machine, so here the clients run with the lowest priority.
+One service on SQLite (the default) receives messages at a steady rate, in segments of equal length. In half of the
+segments:
 
-`--burn-ms 9` is the control. Instead of the clients, a process of the lowest priority uses 9 ms of processor time 50
-times a second. This is about as much as the API and its clients use. The control shows the cost of any busy process.
+- five pages are open and listen for changes;
+- clients with the lowest priority request the lists of a page 50 times a second.
+
+`--burn-ms 9` shows the cost of any other busy process: instead of the clients, a process with the lowest priority uses
+9 ms of processor time 50 times a second. The API and its clients use about as much.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ with DAG("bench", schedule=assets[0], max_active_runs=4):
 def that_does_nothing(
     topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
 ) -> str:
-    """Return a DAG file with one DAG on all watched assets. Its runs end at once, and its watchers' triggers differ."""
+    """Return a DAG file with one DAG on all watched assets, whose runs end at once."""
     return _watched(topic, group, watchers, matching) + _NOTHING
 
 

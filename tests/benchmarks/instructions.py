@@ -4,12 +4,11 @@
 
 TREE is a checkout of an earlier commit. It is compared with the checkout that runs this module.
 
-The processor time of a message differs by 10 % between two starts of the same code (caches, other processes, the
-location of a file). The number of instructions differs by 1 %. It leaves out the kernel, and shows no cache misses.
+Between two starts of the same code, the processor time of a message differs by 10 %, and the number of instructions by
+1 %. The number does not contain the kernel's instructions, and does not show cache misses.
 
-The benchmark needs Debian's package `valgrind`. Valgrind makes the service and its workers about fifty times slower, so
-the rate is low. The benchmark subtracts the instructions of an idle service in an equal time. The rows are the event
-loop, the service's other threads, and the workers.
+The benchmark needs Debian's package `valgrind`. Valgrind makes the service about fifty times slower, so the rate is
+low. The benchmark subtracts the instructions of an idle service in an equal time.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _WARM_UP: Final = 30
 _IDLE_S: Final = 20
 _SETTLE_S: Final = 2
 
-# Code that the service's process runs first. It makes two replacements, because Valgrind does not know pidfd_open() and
-# does not follow child processes. `pidfd_open` never reports the end of a process, and no process ends during the
-# measurement. Workers start under valgrind too.
+# The service's process runs this code first, because Valgrind lacks two things:
+# - pidfd_open(): the replacement never reports the end of a process. No process ends during the measurement.
+# - child processes: the replacement of Popen starts each worker under a valgrind of its own.
 _SHIM: Final = """
 import os, subprocess, sys
 

@@ -1,8 +1,7 @@
 """Latency at a steady rate: from a message to its committed event, its queued run, and the advance at the broker.
 
-This process sends the messages with aiokafka (linger 0), without waiting for earlier ones (an open loop). A latency
-begins when the client gets the message. `stamped_service` records the later instants. Runs end at once, on the default
-two workers.
+This process sends the messages with aiokafka (linger 0), without waiting for earlier messages (an open loop). A latency
+begins when the client gets the message. `stamped_service` records when it ends. All runs end at once.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ def row_of(
 def times_of(
     paced: Paced, stamps: Mapping[str, Any], held_by: Mapping[tuple[int, int], int] | None
 ) -> dict[str, list[float]]:
-    """Return sorted latencies in ms, by their end: the commit, the queued run, and the advance at the broker.
+    """Return sorted latencies in ms: until the event's commit, until the queued run, and until the advance.
 
     Args:
         held_by: The result of `runs_of_events`. None: there are no runs.

@@ -110,7 +110,10 @@ async def _consume(bootstrap: str, topic: str, messages: int) -> tuple[float, li
 
 
 async def _first(consumer: AIOKafkaConsumer) -> list[Any]:
-    """Wait for the first messages and return them, so that joining the group and the first fetch do not count."""
+    """Wait for the first messages and return them.
+
+    The caller starts its clock afterwards, so that joining the group and the first fetch do not count.
+    """
     while not (found := _flat(await consumer.getmany(timeout_ms=10_000, max_records=1))):
         pass
     return found
@@ -168,10 +171,7 @@ def _step(rows: Sequence[EventRow]) -> RecordEvents:
 
 
 async def _insert_by_driver(url: str, rows: Sequence[EventRow]) -> float:
-    """Insert with `executemany`, in one transaction per batch; return the rows per second.
-
-    Each transaction also queues its events. Their ids are above the highest id before the batch.
-    """
+    """Insert and queue the events with the bare driver, in one transaction per batch; return the rows per second."""
     gc.collect()
     gc.freeze()
     try:

@@ -3,11 +3,12 @@
 Each scheduler is a process. The benchmark itself emits events and ends runs. There is no broker and no worker. For 1, 2
 and 4 schedulers, the benchmark measures two things at the same time, for `--seconds`:
 
-- the runs per second that are created for the `--always` DAGs. Each of these DAGs has a backlog of missed hours, so it
-  is always due. In total there are `--dags` DAGs, `--assets` assets and `--old-events` earlier events.
+- the runs per second that are created for the `--always` DAGs, each of which is always due, because it has a backlog of
+  missed hours;
 - the time from the commit of an event until the wake-up that announces its queued run, p50 and p99. Aim: p99 < 100 ms.
 
-The inserts of `--old-events 10000000` take about ten minutes.
+The store has `--dags` DAGs in total, `--assets` assets, and `--old-events` earlier events, of which 10,000,000 take ten
+minutes to insert.
 """
 
 from __future__ import annotations

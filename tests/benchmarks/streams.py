@@ -1,8 +1,9 @@
 """Measures the runtime alone, in one process: the messages per second that all subscribers of a stream resolve.
 
-There is no broker and no database. In the rows with `skip`, no filter derives an event. Most filters skip most events,
-so these rows show the cost of a typical subscriber. In the rows with `yield`, each filter derives an event from each
-raw event, and the derived event is confirmed at once.
+There is no broker and no database.
+
+- Rows with `skip`: no filter derives an event. This is the typical cost, because most filters skip most events.
+- Rows with `yield`: each filter derives an event from each raw event, and the derived event is confirmed at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
-The whole service runs. As in real use, a DAG's runs take the events; these runs end at once. The measurement lasts from
-the first group commit to the last, so the start does not count.
+The whole service runs, with a DAG whose runs use the events and end at once. The measurement lasts from the first group
+commit to the last, so the start does not count.
 
-The speed of a machine swings within minutes. So the service and the parts are measured alternately, several times.
+The service and the parts are measured alternately, several times, because a machine's speed changes within minutes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _middle(rounds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The service's rates per second: messages and rows until their commit, and messages until the broker is advanced.
+    """The service's rates per second: of committed `messages` and `rows`, and of messages `advanced` at the broker.
     `flushes` is the number of group commits."""
 
     messages: float

@@ -76,7 +76,7 @@ class Scene:
     def until_stopped(self) -> None:
         """Wait until the store shows that the newest launch was stopped and has ended.
 
-        The run's process has five seconds to stop the launch. Then the executor stops the launch.
+        The run's process has five seconds to stop the launch. After that, the executor stops it.
         """
         self.until(lambda: self.launch()["ended_at"] is not None, "the launch has ended")
         assert self.launch()["state"] in {"cancelled", "killed"}

@@ -23,8 +23,8 @@ class TestKafka(ProducerConformance):
     features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.QUEUE}
     patience_s = 30.0
     quiet_s = 0.3
-    # Each cancellation costs joining and leaving a group, so the suite cancels only at these waits. The waits between
-    # them are of the same kind.
+    # Cancel only at the first, second, fourth wait and so on, because each cancellation costs joining and leaving a
+    # group.
     cancel_at = (1, 2, 4, 8, 16, 32, 64)
 
     @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ class TestKafka(ProducerConformance):
         await asyncio.to_thread(self.server.create_topic, f"{self.topic}.dead-letter")
 
     async def teardown(self) -> None:
-        # If its start is cancelled, aiokafka 0.14 may leave a connection open. Collect garbage here, so that the
-        # warning does not appear in the next test, which does not filter it.
+        # A client of aiokafka 0.14 whose start is cancelled may leave a connection open. Collect the client here,
+        # otherwise its warning would fail the next test.
         gc.collect()
 
     @pytest.mark.rule("5: a message that one subscriber rejects and another fails counts as failed")

@@ -1,4 +1,4 @@
-"""systemd reads our units in a root folder of their own, so that no unit of this machine matters."""
+"""systemd checks our units in a separate root folder, without the units of this machine."""
 
 from __future__ import annotations
 

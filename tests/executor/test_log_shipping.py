@@ -1,4 +1,4 @@
-"""The logs of ended runs are copied to a bucket, even if the bucket is away for a time or the process is killed."""
+"""The logs of ended runs are copied to a bucket, even after an outage of the bucket or a kill of the process."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from tests.executor.conftest import House
 
 
 async def test_a_pool_of_one_slot_has_its_runs_one_after_the_other(house: House) -> None:
-    """When a run ends, the next one starts at once. It does not wait for the next sweep, which is an hour away."""
+    """When a run ends, the next run starts at once, and not only at the executor's next sweep."""
     for dag_id in ("one", "two"):
         await house.add_dag(
             dag_id,

@@ -66,7 +66,7 @@ class Rule:
         return tuple(whole for whole, parts in WHOLES[self.to].items() if key in parts)
 
     def ready_at(self, key: str, first: Mapping[str, datetime], now: datetime) -> datetime | None:
-        """Return when the events that have arrived suffice for a run; None: not without further events.
+        """Return when the events that have arrived suffice for a run; None: the run needs further events.
 
         Args:
             first: Key of an event -> the instant at which the key's first event arrived.
@@ -289,7 +289,8 @@ class ModelDag:
             run.state = to if run.state == "queued" else run.state
 
     def is_needed(self, run: ModelRun) -> bool:
-        """True if cleaning may not delete the run: it is the newest run, it is active, or one of its events waits."""
+        """True if cleaning must keep the run: it is the newest run, it is active, or one of its events still waits for
+        another run."""
         waits = {event for key in self.keys.values() for event in key.waits}
         waits.update(event.id for event in self.queue)
         return run is self.runs[-1] or run.state == "queued" or not waits.isdisjoint(run.events)

@@ -161,8 +161,7 @@ class FilesMachine(RuleBasedStateMachine):
 
     @rule(step=st.sampled_from(STEPS), count=st.integers(0, 3), is_done=st.booleans())
     def crash_at(self, step: str, count: int, is_done: bool) -> None:
-        """Deliver, store and advance, and kill the process at the call of the `os` function `step` that follows `count`
-        calls.
+        """Deliver, store and advance, and kill the process at call number `count + 1` of the `os` function `step`.
 
         If `is_done`, this call is performed before the process is killed.
         """

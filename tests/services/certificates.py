@@ -11,8 +11,7 @@ class Authority:
     """A certificate authority in a folder of its own.
 
     Attributes:
-        file: Its certificate, which clients trust.
-
+        file: The authority's certificate, which clients trust.
     Raises:
         ServiceUnavailable: There is no openssl.
     """

@@ -20,7 +20,7 @@ from joserfc.jwk import RSAKey
 class OidcProviderServer:
     """The provider. `claims` describe the next person. `spoil` overwrites claims of a token before it is signed.
 
-    `bodies` has, by path, bodies that are sent with status 200 in place of the right ones.
+    `bodies` contains wrong answers, by path, which are sent with status 200.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class ServiceError(Exception):
 def free_ports(count: int) -> list[int]:
     """Return `count` free ports below the range of outgoing connections.
 
-    While a server is stopped, an outgoing connection could take a port in that range.
+    Otherwise an outgoing connection could take the port of a server that is stopped for a while.
     """
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
@@ -65,7 +65,7 @@ def run_apart(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Daemon:
-    """A command that runs until told to stop, with its output in a log file.
+    """A command that runs until it is stopped, with its output in a log file.
 
     If this process dies, a shell at the other end of a pipe kills the command. A parent-death signal would come too
     early: the kernel sends it when the *thread* that started the command ends.

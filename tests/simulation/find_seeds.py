@@ -72,7 +72,8 @@ def _try(name: str, *, seeds: int) -> Tried:
 
 
 def _search(bug: Mutation, start: int, seeds: int, others: Counter[str]) -> Found | None:
-    """Find the first seed that breaks one of the bug's rules, and count the rules that earlier seeds broke."""
+    """Find the first seed with which the bug breaks one of its rules. Count in `others` the rules that earlier seeds
+    broke."""
     end = start + seeds
     while start < end:
         found = search(bug, start=start, seeds=end - start)

@@ -67,8 +67,7 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_a_seed_decides_everything_in_other_processes_too() -> None:
-    """In other processes, hashes and addresses differ, and so would real time. A seed's outcome must not depend on
-    them."""
+    """Hashes, addresses and real time differ between processes. A seed's outcome must not depend on them."""
     seeds = range(4)
     assert list(outcomes(seeds, steps=1000, jobs=2)) == list(outcomes(seeds, steps=1000))
 

@@ -1,7 +1,7 @@
 """Compares our runtime with Airflow's, alternately in one process: `python -m tests.benchmarks.airflow.compare`.
 
 Run the command from the checkout's root, in an environment with Airflow (see docs/reference/airflow-triggers.md). Most
-figures are processor time, which other processes on the machine hardly change. Both runtimes keep one thread busy.
+figures are processor time, because other processes on the machine hardly change it.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # The first step ends exactly at the timeout. If the clock jumped past it, our runtime would assume a
-            # blocked loop, and extend the timeout. Airflow's events are overdue only after the timeout, so a second
-            # step follows.
+            # First set the clock exactly to the timeout: after a jump past the timeout, our runtime would assume a
+            # blocked loop, and extend the timeout. Airflow's events are overdue only after this instant, so the clock
+            # then moves further.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1
@@ -212,9 +212,9 @@ async def _traced(open_side: OpenSide, work: Work) -> int:
 
 
 def measure_memory(*, quick: bool) -> Figures:
-    """Measure the memory that each runtime needs for events behind a head that waits for the store.
+    """Measure each runtime's memory for an event that waits behind the lane's first event, which is never confirmed.
 
-    The events themselves do not count: they exist before the measurement.
+    The events themselves exist before the measurement, so they do not count.
     """
     count = 1_000 if quick else 10_000
     pairs = [(number, number) for number in range(count)]

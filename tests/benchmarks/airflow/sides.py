@@ -1,7 +1,7 @@
-"""Runs one producer and its filters in our runtime and in Airflow's, each driven as in its own service.
+"""Runs one producer and its filters in our runtime and in Airflow's.
 
-Airflow's service also logs each event and sends messages to its supervisor. This module leaves that work out, so that
-only the two runtimes are compared. On both sides a task confirms the derived events, once in each turn of the loop.
+Airflow's service also logs each event and sends messages to its supervisor. This module leaves that work out, because
+it compares only the runtimes.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class TheirFastFilter(_FastFilter, theirs_base.BaseEventTrigger):
 
 
 class JumpingClock:
-    """A clock that moves only when a benchmark sets it, so no event is overdue while others are still being sent."""
+    """A clock that moves only when a benchmark sets it, so that no ack times out while the benchmark sends events."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -262,7 +262,7 @@ async def _run(
 
 
 async def _latency(server: PubSubServer, count: int) -> None:
-    """Send one message at a time to two subscriptions, one for the bare client; show the latencies of both readers."""
+    """Send one message at a time; show the latencies of the bare client and of the runtime, on two subscriptions."""
     await asyncio.to_thread(server.create, "latency")
     await asyncio.to_thread(server.create_subscription, "latency-bare", "latency")
     received: dict[str, float] = {}

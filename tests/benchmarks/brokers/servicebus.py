@@ -158,7 +158,7 @@ async def measure_throughput(server: ServiceBusServer, count: int, rounds: int) 
 
 
 async def measure_latency(server: ServiceBusServer, count: int) -> None:
-    """Show the time from just before a message is sent until the bare client, then the runtime, has received it."""
+    """Show the time from the sending of a message to its receipt: first by the bare client, then by the runtime."""
     queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
     found = []
     async with (

@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.brokers.sqs [--messages N]`: the SQS producer beside the bare client, on ElasticMQ.
 
-Throughput is measured with a full queue, by turns:
+Throughput is measured alternately on full queues:
 
 - `bare` receives and deletes with the vendor's client. It has as many pollers as the producer, and deletes ten at once.
 - `runtime` is our producer under the real runtime with one watcher.

@@ -3,9 +3,8 @@
     python -m tests.benchmarks.falling_behind.catch_up [kafka|rate|head|many]
         [--messages 1000000] [--rates 100,1000] [--watchers 1000]
 
-The runtime works alone in one process, with a store that stores nothing. All parts except *kafka* read a log in memory.
-So they measure only the runtime. In a service, the broker and the database take time too, and a rate of catching up is
-closer to the live rate. `sick_watchers` in this folder measures the effect of four sick watchers on a whole service.
+The runtime works alone in one process, with a store that stores no event. All parts except *kafka* read a log in
+memory. `sick_watchers` in this folder measures a whole service.
 
 - *kafka*: a watcher reads a whole topic of Apache Kafka live, and derives an event from one message in ten. Then a
   watcher reads the same topic as its backlog, while no message arrives. Aim: 0.7 of the live rate.
@@ -142,7 +141,7 @@ def _compare_on_kafka(scene: Scene, messages: int, rounds: int) -> Sequence[Row]
 
 
 async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
-    """Have one watcher take all messages of a Kafka topic, live or as its backlog; return the time that it took.
+    """Return the time in which one watcher reads all messages of a Kafka topic, live or as its backlog.
 
     The time begins at the first stored event, so that connecting does not count.
     """

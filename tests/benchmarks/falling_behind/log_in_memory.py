@@ -1,7 +1,4 @@
-"""A log in memory that works like a Kafka topic, its watchers, and a store that stores no event.
-
-So a benchmark can measure the runtime alone.
-"""
+"""Parts for benchmarks of the runtime alone: a log in memory, its watchers, and a store that stores no event."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Log:
     The live watchers read the messages from `first` up to `end`. Watchers that catch up may also read earlier messages.
 
     Args:
-        rate: Messages per second from `first` on. None: live watchers get messages as fast as they take them.
+        rate: Messages per second from `first` on. None: as fast as the live watchers read.
     """
 
     current: ClassVar[Log]
@@ -178,7 +175,7 @@ def spec(number: int, *, one_in: int, behind_from: int | None = None) -> Trigger
 
 
 class Store:
-    """Takes events and positions from the runtime, and stores none of the events.
+    """Receives events and positions from the runtime, and stores only the positions.
 
     An event is reported as durable one turn of the event loop after it was submitted.
 

@@ -66,9 +66,9 @@ def events_of(records: Records, name: str) -> list[Event]:
 
 
 def expected_of(name: str, stretches: Sequence[Stretch], sick: Sequence[Stretch]) -> set[int]:
-    """Return the numbers of the messages that a watcher should accept: one in ten of its stretches.
+    """Return the numbers of the messages that a watcher should accept: one message in ten.
 
-    A healthy watcher takes messages of all `stretches`, a sick watcher only of those in `sick`.
+    A healthy watcher accepts messages of all `stretches`, a sick watcher only messages of the stretches in `sick`.
     """
     kind, _, number = name.partition("-")
     of, digit = (stretches, int(number) % TAKES_ONE_IN) if kind == "well" else (sick, 0)

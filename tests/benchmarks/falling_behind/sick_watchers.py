@@ -13,16 +13,16 @@ watchers takes one message in ten. The sick watchers are:
 
 One run has three phases:
 
-1. *baseline*: all watchers are well. The four get every message and derive no event.
-2. *sick*: the four are sick. If `--kills` or `--takeovers` is given, the service is killed at random moments.
+1. *baseline*: all watchers are well. The four derive no event.
+2. *sick*: the four are sick. With `--kills` or `--takeovers`, the service is killed at random moments.
 3. *mended*: the four are well again and catch up, while new messages arrive. Then the benchmark stops
    sending, and waits until all watchers have caught up.
 
 At the end each watcher must have one event for each of its messages. In each partition the events' ids must have the
 order of the messages.
 
-Latencies are measured on the healthy watchers. A latency begins when the message is given to the Kafka client, and ends
-when another process, which reads the store every 5 ms, sees the asset event.
+The benchmark measures the latencies of the healthy watchers. A latency begins when the Kafka client gets the message,
+and ends when another process, which reads the store every 5 ms, sees the asset event.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends messages to one topic at a steady rate. Each message has the instant at which it was sent."""
+"""Sends messages to one topic at a steady rate. Each message contains the instant at which it was sent."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 Run with `python -m tests.benchmarks.spark.kafka_ranges --messages 2000000 --rounds 3`.
 
-The topic has four partitions, and Spark runs in local mode. First a watcher of ranges makes the events. Then each round
-reads all messages in both ways, in alternating order. Spark's own source reads from the earliest to the latest offset.
-Both ways count the messages and sum the sizes of their values.
+The topic has four partitions, and Spark runs in local mode. First a watcher of ranges creates the events. Then each
+round reads all messages in both ways, counts them, and sums the sizes of their values.
 """
 
 from __future__ import annotations

@@ -224,9 +224,9 @@ async def test_all_pages_that_are_there_at_first_are_skipped(
 async def test_pages_that_are_skipped_may_be_many_and_the_server_may_ask_for_patience(
     server: Server, streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `first="skip"`, the items that exist at the start make no events, on however many pages they are.
+    """With `first="skip"`, the items that exist at the start create no events, even on more than `MOST_PAGES` pages.
 
-    An earlier version skipped only 100 pages. It also ended the stream at a 429 between two pages.
+    An answer 429 between two pages does not end the stream.
     """
     monkeypatch.setattr("producers.http.producer.MOST_PAGES", 2)
     busy = [Reply(429, headers={"Retry-After": "0"})]
@@ -384,7 +384,6 @@ async def test_what_is_no_answer_ends_the_stream_with_the_reason(
 async def test_a_server_that_has_nothing_for_now_has_an_empty_list(
     server: Server, streams: StreamHarness, nothing: Reply
 ) -> None:
-    """In an earlier version, an answer without content, or with `null`, made the watchers fail."""
     replies = [nothing, nothing]
     server.answer = lambda _: replies.pop() if replies else None
     server.document = [{"id": 1}]
@@ -449,7 +448,7 @@ async def test_a_proxy_that_cannot_be_used_is_named(
     kind: type[Exception],
     said: str,
 ) -> None:
-    """In an earlier version, the error blamed the server, or came from the client library."""
+    """The error must not blame the server, and must not come from the client library."""
     monkeypatch.setenv("HTTP_PROXY", proxy)
     error = await error_of(streams, HttpPollTrigger("http://shop.example/orders"))
     assert type(error) is kind

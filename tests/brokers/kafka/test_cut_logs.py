@@ -117,8 +117,8 @@ class Watching(BaseEventTrigger):
             yield TriggerEvent(value)
 
 
-# If connecting is cancelled, aiokafka 0.14 does not close the connection. The test ends with `gc.collect()`, so that
-# Python's warning does not appear in another test.
+# A client of aiokafka 0.14 whose start is cancelled may leave a connection open. The test collects these clients,
+# otherwise their warnings would fail a later test.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )
@@ -158,8 +158,8 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     assert sink.derived(1) == [*"abcde", *since]
     assert sink.derived(2) == [*"abcdefghijklmnopqrst", *since]
 
-    # Restart with a stored position of the sick watcher from before the cut: offset 20. Catch-up begins before the
-    # partition is assigned. It must go back to offset 5, where the log was cut.
+    # Restart the runtime. The sick watcher's stored position is offset 20, from before the cut. Its catch-up starts
+    # before the partition is assigned, and must go back to offset 5, where the log was cut.
     Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     topic_id, _ = (await Watching.producer.find_positions(None))[place]
     row = LanePosition(1, encode_lane(place) or "", [topic_id, 20], datetime.now(UTC))

@@ -147,8 +147,8 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         position = producer.get_position(driver.seen[9])
         for offset in (2, 7, 10):
             async with read(producer, topic, [position[0], offset]) as reading:
-                # Reading must fail until the paused stream has noticed the cut: new messages would get the keys of lost
-                # ones.
+                # Reading must fail until the paused stream has noticed the cut. Otherwise new messages would get the
+                # keys of lost messages.
                 with pytest.raises(BrokerUnavailable, match="was cut before"):
                     await reading.text(1)
         await producer.resume()
@@ -232,8 +232,8 @@ async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each call of `read_lane` opens a new client, whose first request must not fail and be repeated. Here a repetition
-    # would come after an hour, and so fail the test.
+    # Each call of `read_lane` opens a new client. If the client sends its first request too early, the request fails.
+    # Here the client would repeat a failed request only after an hour.
     arguments = KafkaSettings.reading_arguments
     monkeypatch.setattr(
         KafkaSettings,
@@ -261,8 +261,8 @@ async def test_a_message_that_was_kept_is_what_it_was(
             assert key(loaded) == key(message)
 
 
-# If connecting is cancelled, aiokafka 0.14 does not close the connection. The test ends with `gc.collect()`, so that
-# Python's warning does not appear in another test.
+# A client of aiokafka 0.14 whose start is cancelled may leave a connection open. The test collects these clients,
+# otherwise their warnings would fail a later test.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )

@@ -136,8 +136,8 @@ async def test_a_commit_under_a_membership_that_is_over_is_no_success(
         await one.count(PARTITIONS * 10)
         lane = one.seen[0].lane
         coordinator = one.producer._consumer._coordinator  # type: ignore[union-attr]
-        # Leave the group behind the producer's back, as if the session were lost. aiokafka's own commit would succeed
-        # now: it would send generation -1, which a group without members accepts.
+        # The consumer leaves the group without the producer's knowledge, as if its session had expired. The producer
+        # must not commit now. aiokafka would commit with generation -1, which a group without members accepts.
         await coordinator._maybe_leave_group()
         mine = [AdvanceItem(m, ACKED) for m in one.seen if m.lane is lane]
         await one.producer.advance(mine)

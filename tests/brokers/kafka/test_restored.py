@@ -140,10 +140,8 @@ class Scene:
         await eventually(is_marked)
 
     async def lose_half(self) -> datetime:
-        """Restore a backup that contains half of the messages, and return its time.
-
-        The broker's positions are past all messages.
-        """
+        """Store all messages, and advance the broker past them. Then restore a backup with the first half of the
+        messages, and return the time of the backup."""
         await self.declare()
         async with self.serving() as database:
             self.produce(_HALF)

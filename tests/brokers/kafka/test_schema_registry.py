@@ -170,8 +170,8 @@ async def test_protobuf_that_confluents_client_wrote_is_read(
 async def test_protobuf_whose_schema_was_registered_as_text_is_read(
     client: SchemaRegistryClient, shop: ModuleType
 ) -> None:
-    # Register another schema first. Otherwise the registry is empty, and Apicurio (3.3) answers neither with text nor
-    # with base64 for a schema with a reference.
+    # Register another schema first, because an empty registry of Apicurio 3.3 does not return a schema that has a
+    # reference.
     serialize: Callable[..., bytes] = ProtobufSerializer(
         shop.Order, client, {"use.deprecated.format": False}
     )

@@ -90,7 +90,7 @@ async def test_a_user_without_rights_is_told_which_ones_are_needed(
 async def test_one_topic_of_a_pattern_that_may_only_be_looked_at_is_named(
     secure_kafka: SecureKafka,
 ) -> None:
-    """An earlier version reported only `unhandled errors in a TaskGroup`, without the topic and without advice."""
+    """The error must name the topic and give advice, instead of `unhandled errors in a TaskGroup`."""
     prefix = f"p-{uuid.uuid4().hex[:6]}"
     for name in ("open", "closed"):
         secure_kafka.create_topic(f"{prefix}-{name}")

@@ -74,12 +74,11 @@ async def test_acks_that_fail_for_long_stay_bounded_and_are_dropped_with_their_l
     double.refuse("Acknowledge", grpc.StatusCode.UNAVAILABLE)
     producer = producer_on(double.host, name, ack_deadline_s=1, max_outstanding_messages=40)
     async with driven(producer) as driver:
-        # Leases last one second, and the server accepts no acks. When a lease expires, its ack is dropped and its slot
-        # is free.
+        # The server accepts no acks, so each message stays outstanding until its lease expires, after one second. Then
+        # the producer drops the message's ack and may receive another message.
         await driver.advanced_count(60)
         sent = [request for request in double.requests if request.method == "Acknowledge"]
-        # A request may contain two ack ids of a message: from a delivery whose lease has just ended, and from the next
-        # delivery.
+        # A request may contain two ack ids of one message, if the message was redelivered.
         assert max(len(request.ack_ids) for request in sent) <= 2 * 40
         assert len(driver.values) - len(driver.advanced) <= 40
         double.accept("Acknowledge")
@@ -338,10 +337,9 @@ async def test_as_many_poison_messages_as_slots_keep_nobody_out(
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: PubSubDouble, name: str, ordered: bool
 ) -> None:
-    """The messages in `left` fail unread: the watcher stopped at another message before it saw them.
+    """A message fails unread if the watcher stopped at another message before it.
 
-    The producer repeats these messages from memory, so Pub/Sub counts no delivery. The messages of an ordering key stay
-    in order.
+    The producer repeats such a message from memory, so Pub/Sub counts no further delivery.
     """
     double.create(name, enable_message_ordering=ordered)
     values = [f"m{number}" for number in range(9)]

@@ -39,7 +39,7 @@ def connected(double: PubSubDouble, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_message_of_attributes_alone_is_an_event_whose_value_is_null(
     double: PubSubDouble, name: str
 ) -> None:
-    """An earlier version rejected a message with an empty body, because an empty body is not JSON."""
+    """An empty body must not be rejected, although it is no JSON."""
     double.create(name)
     double.publish(name, [""], attributes={"kind": "done"})
     async with StreamHarness() as streams:

@@ -103,8 +103,7 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
 
 
 async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Queue) -> None:
-    """The connection is healthy for longer than `connect_timeout_s` and then breaks. The timeout must count from the
-    break."""
+    """The connection breaks after more than `connect_timeout_s`. The timeout must count from the break."""
     async with drive(queue.producer(connect_timeout_s=0.8)) as driver:
         await driver.stay_quiet(2.0)
         queue.order("cut")
@@ -113,7 +112,7 @@ async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Q
 
 
 async def test_a_network_that_is_silent_is_noticed(queue: Queue, proxy: TcpProxy) -> None:
-    """Nothing arrives, and the connection is not reset. The producer must notice the silence, and connect again."""
+    """Nothing arrives, and the connection is not reset."""
     async with drive(queue.producer(idle_timeout_s=1.0, request_timeout_s=1.0)) as driver:
         await asyncio.to_thread(queue.send, "a")
         await driver.advanced_count(1)
@@ -244,10 +243,8 @@ async def test_an_entity_is_not_the_place_for_its_own_dead_letters(queue: Queue)
 async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters_of_its_own(
     queue: Queue,
 ) -> None:
-    """A dead-letter queue has no dead-letter queue of its own.
-
-    In an earlier version, a message that was rejected, or failed too often, made the stream reopen its link for ever.
-    """
+    """From a dead-letter queue, the producer deletes a rejected message, and redelivers a failed message without a
+    limit."""
     queue.send(*"abc")
     async with drive(queue.producer(), lambda _: REJECTED) as driver:
         await driver.until(lambda: not queue.values, "all are dead letters")

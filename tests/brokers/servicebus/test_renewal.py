@@ -52,7 +52,7 @@ async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
 async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """To a clock that is ahead, new locks seem to have ended. An earlier version renewed them without a pause."""
+    """To a clock that is ahead, new locks seem to have ended."""
     queue: Queue = request.getfixturevalue(of)
     real = locks.remaining_s
     monkeypatch.setattr(locks, "remaining_s", lambda until: real(until) - 3600)
@@ -129,7 +129,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.count(30)
         before = {one.payload.link for one in driver.deliveries}
         with anyio.fail_after(60):
-            # The test needs messages at another link than before. Chance decides which link gets them, so try again.
+            # The test needs messages that come again by another link. Chance decides about the link, so try until then.
             while {one.payload.link for one in driver.deliveries} <= before:
                 queue.order("detach", condition="amqp:link:detach-forced", description="updated")
                 queue.order("expire_locks")
@@ -159,7 +159,7 @@ async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_w
         await driver.advanced_count(1)
         await until(lambda: queue.values == [])
         assert driver.values == ["a"]
-        # The producer has room for one message. It reads "b", so "a" does not count as in flight any longer.
+        # The producer holds at most one message in flight. It reads "b", so it no longer counts "a".
         await asyncio.to_thread(queue.send, "b")
         await driver.advanced_count(2)
         assert driver.values == ["a", "b"]

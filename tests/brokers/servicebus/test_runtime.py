@@ -90,7 +90,7 @@ async def test_a_binary_cloudevent_is_read_as_its_content_type_says(make_queue: 
 async def test_a_message_of_properties_alone_is_an_event_whose_value_is_null(
     make_queue: MakeQueue,
 ) -> None:
-    """An earlier version rejected an empty body, which is not JSON, and turned a null property into the text "None"."""
+    """An empty body must not be rejected, although it is no JSON. A null property must not become the text "None"."""
     queue = make_queue(lock_s=30.0)
     queue.server.send(queue.path, [""], properties={"kind": "done", "by": None})
     async with StreamHarness() as streams:

@@ -95,7 +95,7 @@ async def test_what_waits_behind_a_slow_message_keeps_its_lock(queue: Queue) -> 
 
 @pytest.mark.rule("after ten idle minutes the iterator ends without an error")
 async def test_an_idle_stream_stays_connected(queue: Queue) -> None:
-    """The stream is idle for more than three idle timeouts of the connection. By default the timeout is a minute."""
+    """The stream is idle for more than three idle timeouts of the connection."""
     async with drive(queue.producer(idle_timeout_s=1.5)) as driver:
         await asyncio.to_thread(queue.send, "a")
         await driver.advanced_count(1)
@@ -172,10 +172,9 @@ async def test_what_follows_a_failed_message_of_a_session_comes_after_it(session
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     make_queue: MakeQueue, session: str | None
 ) -> None:
-    """`resolve` answers as for a watcher that stopped at another message, and so has not read this one.
+    """A message fails unread if the watcher stopped at another message before it.
 
-    `left` has the number of such answers for each message. After each, the producer releases the message, and a release
-    does not count as a delivery.
+    The producer then releases the message, and Service Bus does not count a release as a delivery.
     """
     queue = make_queue(max_delivery_count=1, requires_session=session is not None)
     values = numbered(9)

@@ -139,7 +139,7 @@ async def test_an_answer_that_the_restart_cut_off_costs_no_order(double: FifoDou
 async def test_the_stream_is_begun_anew_after_the_restart_and_groups_keep_their_order(
     double: FifoDouble,
 ) -> None:
-    """The first stream ends while the server is away, so it gives no message back. The next stream keeps the order."""
+    """The first stream ends while the server is away, so it cannot return its messages to the queue."""
     for group in _GROUPS:
         double.send(_bodies(group, 12), group=group)
     async with driving(_producer(double), lambda one: ACKED if one.value < "b" else None) as driver:
@@ -195,9 +195,9 @@ def _count(server: Any, url: str) -> int:
 async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
     double: FifoDouble,
 ) -> None:
-    """The messages in `left` fail unread: the watcher stopped at another message before it saw them.
+    """A message fails unread if the watcher stopped at another message before it.
 
-    These messages stay in flight, so the service counts no delivery. Their groups keep their order.
+    Such a message stays in flight, so SQS counts no further delivery.
     """
     for group in _GROUPS:
         double.send(_bodies(group, 8), group=group)

@@ -101,7 +101,7 @@ async def test_a_network_that_is_cut_loses_nothing_and_ends_nothing(
 
 
 async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
-    """SQS handed out messages in an answer that was lost. A request with the same attempt id gets the same messages."""
+    """The answer with the messages is lost. The producer asks again with the same attempt id, and so gets them."""
     lost = 0
 
     async def lose(exchange: Exchange) -> None:
@@ -120,9 +120,10 @@ async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
 
 
 async def test_a_service_that_is_restarted_ends_no_stream() -> None:
-    """For a moment after its start, ElasticMQ answers that the queue does not exist. This answer ends a stream.
+    """The proxy refuses connections until ElasticMQ has restored the queue.
 
-    SQS does not answer so after an outage. So the proxy refuses the stream until ElasticMQ has restored the queue.
+    Before that, ElasticMQ answers that the queue does not exist, which ends a stream. SQS never answers this after an
+    outage.
     """
     with open_elasticmq(durable=True) as server, open_tcp_proxy(server.port) as proxy:
         url = server.create_queue("restarted", visibility_s=2)
@@ -154,7 +155,7 @@ async def test_a_service_that_stays_away_ends_the_stream_in_the_time_that_is_set
 
 
 async def test_a_queue_that_is_deleted_and_made_again_is_another(queue: Queue) -> None:
-    """SQS gives new message ids, so no message of the new queue is taken for a repeat of an old message."""
+    """SQS gives each message a new id, so a message of the new queue does not count as a repeat of an old message."""
     await asyncio.to_thread(queue.send, "a")
     keys = []
     with pytest.raises(BrokerRefused, match=r"queue does not exist.*check the queue's name"):  # noqa: PT012

@@ -86,7 +86,7 @@ async def _waiting_process(executor: Executor) -> psutil.Process:
 
 
 async def _stop_waiting_process(executor: Executor) -> psutil.Process:
-    """Stop the process that waits for a run. If the process that was found belongs to an ended run, search again."""
+    """Stop the process that waits for a run. If the process ends before it is stopped, look for the next one."""
     while True:
         waiting = await _waiting_process(executor)
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -479,7 +479,8 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def _service(house: House, *, dies_with_the_first_worker: bool = False) -> subprocess.Popen[bytes]:
-    """Start a process with an executor, to be killed. It may also kill itself when it should start a worker."""
+    """Start a process with an executor. With `dies_with_the_first_worker` the process kills itself instead of starting
+    a worker."""
     dies = "yes" if dies_with_the_first_worker else ""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path), dies],
@@ -608,8 +609,8 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
     async def give_away(worker: WorkerProcess) -> RunHandle:
         process = await take(worker)
         if not given:
-            # On SQLite, any other executor counts as dead, and its running runs are queued again. So mark this run as
-            # ended.
+            # On SQLite, every other executor counts as dead, and its running runs are queued again. Mark this run as
+            # ended to prevent that.
             await house.change_run(pk, executor="other", state="success")
             given.append(pk)
         return process

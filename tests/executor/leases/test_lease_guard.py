@@ -1,6 +1,6 @@
 """The kernel kills the workers of a suspended executor before other executors may take over the workers' runs.
 
-The tests suspend the executor's process (SIGSTOP). Then it cannot end its workers, so only the kernel can.
+The tests suspend the executor's process (SIGSTOP), so that it cannot end its workers itself.
 """
 
 import os
@@ -139,7 +139,7 @@ async def _registered_executor(house: House) -> AsyncIterator[tuple[Executor, Re
 async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_was_a_guard(
     house: House,
 ) -> None:
-    """The machine is suspended before the guard starts. An earlier version then renewed no lease (seed 2315)."""
+    """The machine is suspended before the guard starts."""
     suspended_s = 0.0
     async with (
         house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,
@@ -168,9 +168,9 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
 
 
 async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
-    """Wait until the processes are gone. Return the last `boottime` at which one of them was seen alive.
+    """Wait until the processes are gone. Return the last `boottime` at which one of them was alive.
 
-    The time at which their end is noticed could be too late, if this process has to wait for a processor.
+    The first `boottime` without them would be too late if this process had to wait for a processor.
     """
     seen_at = 0.0
     with anyio.fail_after(within_s + 30):
@@ -365,8 +365,8 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)
-        # Spark's Python workers are in process groups of their own. They exit after the JVM, but on a busy machine that
-        # once took three seconds. So suspend all processes: then only the kernel can end them.
+        # Spark's Python workers are in process groups of their own, and exit by themselves some time after the JVM.
+        # Suspend all processes, so that only the kernel can end them.
         assert len({os.getpgid(one.pid) for one in family}) > 3
         for one in family:
             one.suspend()

@@ -187,8 +187,8 @@ class KafkaClient:
                         raise
                 await asyncio.sleep(0.05)
 
-        # Do not use confluent-kafka's admin client. If the garbage collector finds such a client while it runs in a
-        # thread of librdkafka, the process aborts (confluent-kafka-python#2129).
+        # Do not use confluent-kafka's admin client. If Python collects such a client in a thread of librdkafka, the
+        # process aborts (confluent-kafka-python#2129).
         return run_apart(attempts())
 
     def _consumer(self, request: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:

@@ -4,7 +4,8 @@ It has features that pstest lacks:
 
 - Ack ids expire with their delivery.
 - An exactly-once subscription can refuse single ids.
-- Several messages of one ordering key can be outstanding. A key is redelivered from the message that was given back.
+- Several messages of one ordering key can be outstanding. A redelivery starts at the message that was nacked, and
+  continues with the later messages of the key.
 - Each stream has its own flow control.
 
 The server follows Google's documentation of subscriptions, exactly-once delivery and ordering. Where the documentation

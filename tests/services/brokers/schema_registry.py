@@ -15,7 +15,7 @@ class Registry:
 
     Attributes:
         asked: The paths of the requests, in order.
-        status: The status of every answer, if it is not 200.
+        status: 200, or the status of every answer, with an error instead of a schema.
         page: The text of every answer, as from a server that is no registry; None: answer as a registry.
     """
 

@@ -13,7 +13,7 @@ _numbers = itertools.count()
 
 
 class SqsClient:
-    """Queues and messages of the service at an endpoint. Its methods may be called from any thread, one at a time."""
+    """Queues and messages of the service at an endpoint. All methods may be called from any thread."""
 
     region = "us-east-1"
 
@@ -55,7 +55,7 @@ class SqsClient:
         dead_letters: str | None = None,
         max_receive_count: int = 100,
     ) -> str:
-        """Make a queue, FIFO if its name ends with `.fifo`; return its URL.
+        """Create a queue, and return its URL. The queue is FIFO if the name ends with `.fifo`.
 
         Args:
             dead_letters: The URL of the dead-letter queue for the redrive policy; None: no redrive policy.

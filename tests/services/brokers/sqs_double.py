@@ -1,8 +1,10 @@
 """Serves a FIFO queue that follows the rules of Amazon SQS and survives a restart, on the test's event loop.
 
-The other servers of these tests cannot do that. moto stores no messages. ElasticMQ does not keep the order of restored
-groups: messages that were in flight come after the others, and a group is delivered while some of its messages are in
-flight.
+The other servers of these tests break the rules at a restart:
+
+- moto loses all messages.
+- ElasticMQ delivers a group's messages out of order: the messages that were in flight come last.
+- ElasticMQ delivers further messages of a group while some of the group's messages are in flight.
 
 Source: "Exactly-once processing", "Understanding how to use FIFO queue receive request attempts" and "FIFO delivery
 logic" in the developer guide of Amazon SQS.

@@ -1,7 +1,8 @@
 """A Kubernetes API server with etcd, whose pods kwok moves through their phases. No container runs.
 
-etcd and kube-apiserver are built from the Go modules that `kubernetes/go.mod` names, and kwok from its own module, once
-for each version on a machine. The builds use one core at the lowest priority. On a busy machine they take 35 minutes.
+The first use on a machine builds the three programs: etcd and kube-apiserver from the Go modules that
+`kubernetes/go.mod` names, and kwok from kwok's own module. The build has the lowest priority, so it may take 35 minutes
+on a busy machine.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def open_kubernetes(users: Mapping[str, str]) -> Iterator[Kubernetes]:
 
 
 class Kubernetes:
-    """The API server, which keeps its port and its objects over `kill` and `start`.
+    """The API server. After `kill` and `start` it has its old port and objects.
 
     Attributes:
         url: The address of the API server.
         authority: The file with the certificate that clients trust.
-        daemon: The API server; `etcd` and `kwok` are other processes.
+        daemon: The process of the API server.
     """
 
     def __init__(self, binaries: Path, home: Path, users: Mapping[str, str]) -> None:

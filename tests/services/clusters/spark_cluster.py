@@ -52,7 +52,7 @@ class SparkCluster:
     Attributes:
         url: The value for `[spark] master`.
         ports: The settings for `[spark.conf]` that applications in cluster mode need.
-        daemon: The first worker; `master` is another process, and `others` are the other workers.
+        daemon: The process of the first worker. `others` are the other workers.
     """
 
     def __init__(

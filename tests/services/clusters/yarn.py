@@ -44,7 +44,7 @@ def open_yarn(*, memory_mb: int = 4096) -> Iterator[Yarn]:
     """Start YARN with this much memory for containers.
 
     Raises:
-        ServiceUnavailable: There is no PySpark, no Java, or Maven could not get Hadoop's jars.
+        ServiceUnavailable: There is no PySpark or no Java, or Maven could not get Hadoop's jars.
     """
     jars = find_jars("yarn")
     with temporary_home("yarn") as home:
@@ -66,7 +66,8 @@ class Yarn:
         folder: The value for `YARN_CONF_DIR`.
         url: The address of the resource manager's REST API.
         spark_home: The Spark whose jars the containers use.
-        daemon: The resource manager; `node` is the node manager, whose children are the containers.
+        daemon: The process of the resource manager.
+        node: The process of the node manager, whose children are the containers.
     """
 
     def __init__(

@@ -189,8 +189,8 @@ class PostgresServer:
                 shutil.chown(target, self._user)
 
     def _execute(self, statement: str) -> None:
-        # Do not use createdb and dropdb: to run them as another user, Python would fork this process, which has grown
-        # large.
+        # Do not use createdb and dropdb. To run them as another user, Python would fork this process, which is slow
+        # because the process is large.
         async def execute() -> None:
             connection = await asyncpg.connect(self.url().replace("+asyncpg", ""))
             try:

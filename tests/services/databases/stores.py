@@ -37,7 +37,7 @@ def _postgres_template(server: PostgresServer) -> str:
 @cache
 def _sqlite_template(folder: Path) -> Path:
     path = folder / f"{_TEMPLATE}.sqlite"
-    # The migration closes the file, so the file contains everything, and no write-ahead log is left to copy.
+    # The migration closes the database, so no write-ahead log is left. The file alone is the whole database.
     _migrate(sqlite_url(path))
     return path
 

@@ -36,9 +36,9 @@ class JavaProgram:
         ]  # fmt: skip
 
     def with_archive(self, train: Callable[["JavaProgram"], None]) -> "JavaProgram":
-        """Return this program with an archive of the classes that `train` makes Java load.
+        """Return this program with an archive of the classes that Java loads while `train` runs.
 
-        The archive is made once for each version of Java on a machine.
+        The archive is created once for each version of Java on a machine.
         """
         version = subprocess.run([self.java, "-version"], capture_output=True, check=True).stderr
         archive = self.jars.with_suffix(f".{hashlib.sha256(version).hexdigest()[:12]}.jsa")

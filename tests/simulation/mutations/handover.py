@@ -66,8 +66,8 @@ def a_row_goes_before_the_broker_was_advanced() -> Replacements:
 
 @mutation(rules="S13", seed=14, quick=True)
 def a_row_is_deleted_before_a_failed_message_comes_again() -> Replacements:
-    """A position is deleted because a message was broadcast and is not outstanding. But the message failed, and
-    comes again."""
+    """A position is deleted because its message is no longer outstanding, although the message failed and comes
+    again."""
     right = GroupState._is_advanced_to
 
     def is_advanced_to(self: GroupState, backlog: Backlog) -> bool:
@@ -105,7 +105,8 @@ def a_row_stays_before_positions_without_a_message() -> Replacements:
 
 @mutation(rules="L5", seed=22722)
 def a_later_owner_does_not_know_positions_without_a_message() -> Replacements:
-    """The position after a gap is stored, not the gap's first position. So a later owner does not know the gap."""
+    """The end of a stretch without messages is stored, not its beginning. A later owner then waits for an advance to
+    this end, which may never happen."""
 
     def stored_position(self: Backlog) -> Position:
         return self.position

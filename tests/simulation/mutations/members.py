@@ -92,7 +92,7 @@ def shutdown_counts_as_handled() -> Replacements:
 
 @mutation(rules="S5", seed=20, quick=True)
 def the_fast_path_drops_an_event_while_it_checks_its_readers() -> Replacements:
-    """After the fast path's poll has checked whether its readers are too slow, it loses the next event."""
+    """Each time the fast path's poll checks for slow readers, it loses the next event."""
     right_run, right_check = FanOut.run, Flow.check
     polls: dict[Flow, AsyncGenerator[Any, None]] = {}
 

@@ -100,10 +100,7 @@ def a_replayed_message_is_deleted_before_its_events_are_durable() -> Replacement
 
 @mutation(rules="S13", seed=28, quick=True)
 def bytes_of_others_go_with_a_message() -> Replacements:
-    """When a parked message is deleted, its bytes are deleted too, although other watchers' messages refer to them.
-
-    The bug is in the simulation's model of the statement that deletes the bytes.
-    """
+    """When a parked message is deleted, its bytes are deleted too, although other watchers' messages refer to them."""
     right = ParkedWrites._perform_by_id
 
     def perform_by_id(

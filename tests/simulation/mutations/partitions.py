@@ -80,7 +80,8 @@ def a_quiet_period_counts_from_the_first_event() -> Replacements:
 
 @mutation(rules="P1|P4", seed=1605)
 def a_share_that_a_run_took_counts_again() -> Replacements:
-    """An event that is mapped again counts for a key whose run has taken it. So the key's next run has no event."""
+    """When waiting events are mapped to keys again, an event counts for a key whose run already used the event. So the
+    key gets a run without an event."""
     right = partitions.store_shares
 
     def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:

@@ -1,7 +1,7 @@
 """Registers mutations, the planted bugs that the simulation must find.
 
-A mutation is a function that yields replacements: a function, method or value of the product or of the simulation's
-models, and the wrong version.
+A mutation is a function that yields replacements. A replacement names a function, method or value of the product or of
+the simulation's models, and its wrong version.
 """
 
 from __future__ import annotations

@@ -121,10 +121,7 @@ def a_plan_is_carried_out_although_its_dag_changed() -> Replacements:
 
 @mutation(rules="S4|S9|T1|T2|T4|T5", seed=19)
 def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
-    """The statement that creates runs for many DAGs ignores that a DAG's row has changed since it was read.
-
-    The bug is in the simulation's model of the statement.
-    """
+    """The statement that creates runs for many DAGs ignores that a DAG's row has changed since it was read."""
     right = PlanningWrites.perform
 
     async def perform(self: PlanningWrites, session: Locks, step: Any) -> Any:
@@ -139,10 +136,7 @@ def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
 
 @mutation(rules="L1", seed=63)
 def a_late_commit_is_skipped_by_a_cursor() -> Replacements:
-    """A run takes only ids above the highest id of earlier runs. So an event that commits late is skipped.
-
-    The simulation executes no SQL. So the bug is in its model of the SQL statement that reads the waiting events.
-    """
+    """A run takes only ids above the highest id of earlier runs. So an event that commits late is skipped."""
 
     def cursor(self: PlanningWrites, store: Store, dag_id: str, asset: int) -> int:
         taken = [at for at, run in store.queues[dag_id].items() if run]

@@ -1,4 +1,4 @@
-"""`output.parquet` on object stores that can create an object only if it is missing. Each session has a new JVM."""
+"""`output.parquet` on object stores with conditional uploads. Each session has a new JVM."""
 
 from __future__ import annotations
 

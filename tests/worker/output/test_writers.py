@@ -115,7 +115,7 @@ def test_a_former_attempt_writes_nothing_at_its_start_and_at_the_commit(
 def test_of_two_attempts_that_are_alive_at_once_one_writes(
     spark: Any, target: Target, try_again: TryAgain
 ) -> None:
-    """The second attempt writes while the first attempt asks whether it may commit. The answer is yes nevertheless."""
+    """The second attempt writes before the first attempt's commit. The first attempt still counts as current."""
     assert target.write(try_again("0" * 32), spark.range(1)) == "written"
     second: list[str] = []
     # Delta's own commit decides, so Delta's writer asks only at its beginning.

@@ -69,7 +69,7 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
         "stopped.stop()\n"
         "print(is_alive(stopped), how_it_ended(stopped))\n"
         "killed = open_it()\n"
-        # Py4J tells Java about each object that Python has released. It would log errors, because Java is gone.
+        # Py4J tells Java about each object that Python has released, and would log that Java is gone.
         "import logging; logging.disable()\n"
         "jvm_process().kill(); jvm_process().wait()\n"
         "print(is_alive(killed), how_it_ended(killed))\n"

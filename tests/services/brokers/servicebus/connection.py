@@ -285,9 +285,10 @@ class Peer:
             link.close()
 
     def _drop(self, outlet: Outlet) -> None:
-        """Forget a link that is gone. Its session is free at once, with the unsettled messages.
+        """Forget a link that is gone.
 
-        Without a session, the link's messages stay locked until their locks end.
+        If the link had a session, the session and its unsettled messages are free at once. Otherwise the link's
+        messages stay locked until their locks end.
         """
         if outlet in self.outlets:
             self.outlets.remove(outlet)

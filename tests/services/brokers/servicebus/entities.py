@@ -1,6 +1,6 @@
 """Queues, subscriptions and their dead-letter queues: messages, locks, sessions and delivery counts. No network.
 
-Times are seconds since the epoch, as clients receive the ends of locks.
+All times are seconds since the epoch.
 """
 
 from __future__ import annotations
