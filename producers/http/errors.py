@@ -124,7 +124,7 @@ def read_retry_after(value: str | None) -> float | None:
     else:
         try:
             instant = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         if instant.tzinfo is None:
             instant = instant.replace(tzinfo=UTC)

@@ -21,10 +21,13 @@ _PROPERTIES = "triggerer.dead-letter."
 
 
 async def send_to(settings: ServiceBusSettings, event: BrokerMessage, reason: str) -> None:
-    """Send a copy with the reason and the origin in its properties; runs in the SDK's thread.
+    """Send a copy of the message. The copy has the reason and the message's origin in its properties.
+
+    Call this only on `sdk.thread.THREAD`.
 
     Raises:
-        BrokerUnavailable, BrokerRefused: The copy was not sent.
+        BrokerUnavailable: It is unknown whether the copy was sent.
+        BrokerRefused: The copy was not sent.
     """
     assert settings.dead_letter_queue is not None
     entity = EntityPath(settings.dead_letter_queue)

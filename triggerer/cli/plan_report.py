@@ -104,8 +104,8 @@ def _print_difference(one: Difference) -> None:
     elif one.is_hidden:
         _print_beneath(one.name, f"{after} (a hidden part of it changes)")
     elif before == after:
-        # The values differ, but their short forms are equal. For instance, the short form of a schedule lacks the time
-        # zone. So print the whole values.
+        # The values differ, but their short forms are equal. For instance, the short form of some schedules lacks the
+        # time zone. So print the whole values.
         _print_change(one.name, text(one.before), text(one.after))
     else:
         _print_change(one.name, before, after)

@@ -72,10 +72,10 @@ def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None
 
 
 def _exit_before_long() -> None:
-    """Start a timer that ends the process; called when the service has ended.
+    """Start a timer that ends the process. The service calls this when it has ended.
 
-    asyncio and Python wait for all threads at exit. So without the timer, a plugin's thread that never returns would
-    keep the process alive.
+    At exit, Python waits for the threads in which plugins' code runs. Without the timer, a thread that never returns
+    would keep the process alive.
     """
     # A cancellation is no error: the user has pressed Ctrl-C while the service was starting.
     exit_code = 1 if isinstance(sys.exception(), Exception) else 0

@@ -211,8 +211,8 @@ class DagsFolder:
         self.look_ahead()
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
-        # `importlib.invalidate_caches` is too slow. After it, Python lists all installed packages again, which took
-        # longer than running a DAG file.
+        # `importlib.invalidate_caches` is too slow: the next imports would also list the folders of all installed
+        # packages again, which took longer than running a DAG file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()

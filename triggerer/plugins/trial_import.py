@@ -36,19 +36,20 @@ either.
 
 
 def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:
-    """Import the file in another process; blocks until the process has ended.
+    """Import the file in another process. Block until the process has ended.
 
     Raises:
-        PluginError: The import ends its process or takes too long, or no process can be started now.
+        PluginError: The import crashes or exits its process, or takes too long, or no process can be started now.
     """
-    lifeline, end = os.pipe()
     try:
-        code = _run(folder, file, lifeline, patience)
+        lifeline, end = os.pipe()
+        try:
+            code = _run(folder, file, lifeline, patience)
+        finally:
+            os.close(lifeline)
+            os.close(end)
     except OSError as error:
         raise PluginError(f"importing {file} cannot be tried now: {error.strerror}") from error
-    finally:
-        os.close(lifeline)
-        os.close(end)
     if code is None:
         raise PluginError(f"importing {file} takes longer than {patience.total_seconds():g} s")
     if code != _IMPORT_ENDED:

@@ -16,14 +16,18 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 
 
 @contextmanager
-def offered(token: str, folder: Path) -> Iterator[None]:
+def offered(token: str, folder: Path, *, run_pk: int, epoch: int) -> Iterator[None]:
     """Store the token in a file during the block. The environment variable `FILE_VARIABLE` contains the file's path.
 
     If the token is empty, do nothing. Only the user who runs this process can read the file. The variable stays set
     after the block.
     """
-    path = folder / f"run-token-{os.getpid()}"
+    # Executors on several hosts may share the folder, so the name has no process id.
+    path = folder / f"run-token-{run_pk}-{epoch}"
     try:
+        # A process that was killed leaves its file.
+        for left in folder.glob(f"run-token-{run_pk}-*"):
+            left.unlink(missing_ok=True)
         if token:
             _write(path, token)
             os.environ[FILE_VARIABLE] = str(path)
@@ -38,7 +42,6 @@ def offered(token: str, folder: Path) -> Iterator[None]:
 
 
 def _write(path: Path, token: str) -> None:
-    path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(token)

@@ -1,7 +1,7 @@
 """Remembers, for one partition, which leader wrote the messages that were read. Synchronous, without I/O.
 
 Each new leader of a partition has a higher epoch, and each batch of messages contains its leader's epoch. A broker uses
-the epochs to find a cut (KIP-101, KIP-320):
+the epochs to find out whether its log was cut, that is, has lost its last messages (KIP-101, KIP-320):
 
 1. The fetch contains the reader's position, and the epoch of the last message read.
 2. The broker looks up where the messages of that epoch end in its own log.

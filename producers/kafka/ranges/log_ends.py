@@ -151,8 +151,8 @@ class LogEnds:
         for one in asked:
             known = bookmark.of_partition(one.topic, described[one.topic].topic_id, one.partition)
             assert known is not None
-            # `ends` may stop before an open transaction, although the log was not cut there. So prefer the offset at
-            # which the bookmark's epoch ends in the log, if the broker returned this offset.
+            # An offset in `ends` may lie before an open transaction, although the log was not cut there. So prefer the
+            # offset at which the bookmark's epoch ends in the log, if the broker returned this offset.
             end = found.get(one, ends[one])
             if end < known.to:
                 cut[one] = end

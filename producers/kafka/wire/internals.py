@@ -1,7 +1,7 @@
-"""Every private attribute of aiokafka that this package touches, each in one function.
+"""All uses of aiokafka's private attributes in this package.
 
-aiokafka has no public names for these attributes. `tests/unit/producers/test_aiokafka_internals.py` fails on a version
-that removes or renames one.
+aiokafka has no public names for these attributes. `tests/unit/producers/test_aiokafka_internals.py` fails if a version
+of aiokafka removes or renames one.
 """
 # ruff: noqa: SLF001
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -311,6 +312,22 @@ def test_a_file_is_tried_when_it_is_to_be_imported_and_what_it_raises_is_shown(
     (folder / "mine.py").write_text("raise ValueError('not today')")
     (folder / "other.py").write_text("")
     with pytest.raises(PluginError, match="not today"):
+        load_trigger_class(
+            "mine.Mine",
+            dags_folder=folder,
+            try_first=partial(try_import, patience=timedelta(seconds=20)),
+        )
+
+
+def test_a_file_that_cannot_be_tried_for_want_of_descriptors_is_not_imported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    write(folder, "mine.py")
+    monkeypatch.setattr(os, "pipe", refuse)
+    with pytest.raises(PluginError, match="cannot be tried now: Too many open files"):
         load_trigger_class(
             "mine.Mine",
             dags_folder=folder,

@@ -231,6 +231,7 @@ def test_retry_after_is_a_number_or_an_instant_and_has_a_limit() -> None:
     assert 50 < later <= 60
     assert read_retry_after("Mon, 01 Jan 2001 00:00:00 GMT") == 0
     assert read_retry_after("soon") is None
+    assert read_retry_after("Wed, 21 Oct 99999999999999999999 07:28:00 GMT") is None
     assert read_retry_after(None) is None
 
 

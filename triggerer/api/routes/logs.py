@@ -54,7 +54,7 @@ async def logs(
     ] = False,
     download: Annotated[bool, QueryParameter(description="Send the whole log as a file.")] = False,
 ) -> Response[bytes]:
-    """Read the log of a run, byte for byte.
+    """Read the log of a run.
 
     The answer has these headers:
 
@@ -62,8 +62,8 @@ async def logs(
     - `X-Log-Size`: the present size of the log.
     - `X-Run-State`: the run's state. The log may grow until the run has ended.
 
-    If a log is longer than `[logs] max_bytes`, bytes in its middle are cut. A range has zeros instead of the cut bytes.
-    With `download` or `follow`, the cut bytes are left out.
+    If a log is longer than `[logs] max_bytes`, bytes in its middle are removed, and a line says how many. An answer to
+    `offset`, `limit` or `tail` may contain zeros instead of the removed bytes. `download` and `follow` leave them out.
     """
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))

@@ -47,7 +47,7 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List DAGs, and the DAG files that could not be read.
+    """List DAGs, and the DAG files with problems.
 
     States: active, paused, stale (no file declares the DAG).
     """

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def keys_in_range(
     config: Path | None, dag_id: str, start: datetime, end: datetime
 ) -> list[str] | None:
-    """Return the partition keys of a range of time; None if the DAG is not scheduled by partition keys."""
+    """Return the partition keys of the periods that start in a time range and have ended.
+
+    None: the DAG is not scheduled by partition keys.
+    """
 
     async def ask(session: AsyncSession) -> list[str] | None:
         from triggerer.operations.key_backfills import is_partitioned, keys_of_periods

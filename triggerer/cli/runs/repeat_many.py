@@ -60,7 +60,10 @@ def repeat_many(
     clear: bool = False,
     tasks: Collection[str] = (),
 ) -> None:
-    """Ask the user, queue the chosen runs again and print each; exit code 1 if the user declines or a run is refused.
+    """Ask the user, queue the chosen runs again and print each of them.
+
+    With `--yes`, nobody is asked. With `--dry-run`, the runs are only printed. The exit code is 1 if the user declines
+    or a run is refused.
 
     Args:
         dag_id: The argument DAG_ID, which a user may give instead of `--dag`.
@@ -114,7 +117,7 @@ def _choice(many: ManyRuns, dag_id: str | None, states: Sequence[str]) -> EndedR
 
 
 def _may_queue(chosen: Chosen) -> bool:
-    """Ask the user at the terminal whether to go on. A script has no terminal, so the result is True without asking."""
+    """Ask the user whether to go on. If stdin is no terminal, nobody can answer, so return True without asking."""
     if not sys.stdin.isatty():
         return True
     runs = f"{counted(chosen.runs, 'run')} of {counted(chosen.dags, 'DAG')}"

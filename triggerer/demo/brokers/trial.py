@@ -70,10 +70,10 @@ with DAG("count_orders", schedule=orders, max_active_runs=1):
 
 
 def try_broker(broker: str, home: Path | None, *, endpoint: str | None) -> int:
-    """Run the trial; return the exit code: 1 if a count is wrong, 130 after Ctrl-C.
+    """Run the trial. Return the exit code: 1 if a count is wrong, 130 after Ctrl-C.
 
     Raises:
-        TriggererError: The broker is not available, or a part of the trial failed.
+        TriggererError: The broker is unknown or not available, or a part of the trial failed.
     """
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     path = choose_home(home)

@@ -19,7 +19,7 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return until when streams stay closed, by digest; None: the stream may be opened now.
+    """Return the time until which each stream stays closed, by digest. None: the stream may be opened now.
 
     Streams for which nothing changes now are left out.
 
@@ -28,8 +28,8 @@ def closings(
             None: the stream is not closed.
         new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
-        is_start: True if the DAG processor has just started. All streams of `never_claimed` are then closed, because
-            the previous DAG processor may have ended before it had read all files.
+        is_start: True if the DAG processor has just started. Then not only new streams stay closed while files are
+            read: the previous DAG processor may have ended before it had read all files.
         now: The database's time.
         limit: The longest time that a stream stays closed, in case the DAG processor hangs or dies.
     """

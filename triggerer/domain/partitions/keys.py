@@ -1,4 +1,8 @@
-"""Mappers of plain text keys: one keeps all keys, one allows only a fixed set, and one maps all keys to one key."""
+"""Mappers of plain text keys.
+
+`IdentityMapper` keeps each key. `AllowedKeyMapper` keeps the keys of a list, and refuses others. `FixedKeyMapper` maps
+all keys to one key.
+"""
 
 from __future__ import annotations
 

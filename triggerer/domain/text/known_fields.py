@@ -10,7 +10,7 @@ from typing import Any
 def known_fields(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are fields of the dataclass.
 
-    Ignores further entries, which a service of the next release may write during an upgrade.
+    All other entries are ignored. During an upgrade, a service of the next release may write such entries.
     """
     names = {one.name for one in fields(kind)}
     return {name: value for name, value in document.items() if name in names}

@@ -45,12 +45,12 @@ async def clean_events(
 ) -> None:
     """Delete old events that nothing needs.
 
-    An event may stay although the run that emitted the event was deleted. Then the event gets another idempotency key.
-    Otherwise a later run with the deleted run's id could not emit its own event, see `release_keys`.
+    If a run was deleted but its event stays, the event gets another idempotency key (`release_keys`). If the event kept
+    its key, a later run with the deleted run's id could not emit its own event.
 
     Args:
         removed: In a dry run, the primary keys of the runs that would have been deleted. Otherwise empty.
-        quiet_since: A watcher's event stays if it is not older than this instant, see `unsettled_watchers`.
+        quiet_since: A watcher's event stays if it is not older than this instant, see `OldEvent.is_quiet`.
     """
     limits = cleaned.before
     # Also read events up to the limit for runs, even if these events are too new to be deleted. If the run that emitted

@@ -96,8 +96,8 @@ async def forget_instances(session: AsyncSession) -> None:
 async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
     """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
-    The triggerer of a standalone service calls this function when it starts. The registrations of the service's other
-    parts must stay, so it does not call `forget_instances`.
+    On SQLite, the triggerer of a standalone service calls this function when it starts. The registrations of the
+    service's other parts must stay, so it does not call `forget_instances`.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(

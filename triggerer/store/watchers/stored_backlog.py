@@ -92,8 +92,7 @@ async def load_stored_backlogs(
     """Return, by watcher id, the lanes with stored messages for watchers of these streams.
 
     Args:
-        are_replayed: True to return only lanes with parked messages that an operator replays. The stream's owner stored
-            all other messages itself, so it knows them.
+        are_replayed: True to return only lanes with messages that were parked and that an operator now replays.
     """
     query = (
         select(

@@ -1,10 +1,11 @@
-"""Records on which hosts executors write logs into a folder.
+"""Finds out whether the log on this host is the log of a run's last attempt.
 
-Several hosts may have the same path as `home`. If `home` is a shared folder, there is one log of the run. If each host
-has its own disk, the log on this host may be that of an earlier attempt.
+The attempts of a run may execute on several hosts, and the path of `home` may be equal on all of them. If `home` is a
+shared folder, all attempts write one log. If each host has its own disk, the log on this host may belong to an earlier
+attempt.
 
-To tell the two cases apart, each executor creates an empty file `<home>/logs/.hosts/HOST`. In a shared folder, there is
-such a file for each host.
+To tell the two cases apart, each executor creates an empty file `<home>/logs/.hosts/HOST`. In a shared folder, this
+host also sees the files of the other hosts.
 """
 
 from __future__ import annotations

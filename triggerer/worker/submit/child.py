@@ -62,11 +62,13 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: s
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of the child, and return its code.
+    """Wait for the end of the child, and return its exit code.
 
-    If the task has its own thread, an exception ends the task (`triggerer.worker.parallel.threads`). Python raises the
-    exception only between two steps of Python code, so wait in short steps. Do not use `Popen.wait` with a time limit:
-    an exception inside `Popen.wait` can leave its lock locked, and then `_end` would wait forever.
+    Each wait is short. To stop a task that has its own thread, `triggerer.worker.parallel.threads` raises an exception
+    in the thread, and Python raises it only after the current wait.
+
+    Do not use `Popen.wait` with a time limit. An exception inside `Popen.wait` can leave its lock held, and then `_end`
+    would wait forever.
     """
     descriptor = os.pidfd_open(child.pid)
     try:
