@@ -1,4 +1,4 @@
-"""The whole service polls a URL. It is killed before the events of an answer are stored, or directly afterwards."""
+"""The whole service polls a URL, and is killed just before or just after it stores the events of an answer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Scene:
         wait_until(lambda: not self.instance.is_running, within_s=60, what=dead, of=self.instance)
 
     def until_asked(self, times: int = 3) -> None:
-        """Wait for this number of further answers, so that the watcher has polled the content of before this call."""
+        """Wait for `times` further answers, so that the watcher has seen the content that the server has now."""
         before = len(self.server.statuses)
         what = "the watcher polls again"
         wait_until(
@@ -268,7 +268,7 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
         scene.instance.start()
         scene.until_ids([1, 2, 3, 4, 5])
 
-        # Stop the service in order, and start it again with the same content: nothing is lost or repeated.
+        # A graceful stop and a start with the same content lose and repeat nothing.
         assert scene.instance.stop() == 0
         scene.instance.start()
         scene.until_asked()

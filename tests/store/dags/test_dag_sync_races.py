@@ -139,8 +139,7 @@ class _Between:
 async def test_a_file_that_changes_a_watcher_while_its_stream_is_given_up_does_not_deadlock(
     postgres: Database,
 ) -> None:
-    """In an earlier version, the two transactions deadlocked, and the lease was kept. Nobody read the stream until
-    it expired."""
+    """In an earlier version, the two transactions deadlocked. Nobody read the stream until its lease expired."""
     fence = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
     async with postgres.transaction() as session:

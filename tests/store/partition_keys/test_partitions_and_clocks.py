@@ -81,10 +81,7 @@ async def test_a_key_that_was_due_and_held_back_is_due_at_once(
 async def test_a_key_that_was_due_is_not_passed_by_all_that_come_after_the_clock_was_set_back(
     database: Database,
 ) -> None:
-    """A key that became due before the clock was set back stays ahead of keys that come later.
-
-    Here more keys are due than the scheduler creates runs for at once (`max_dagruns_to_create_per_loop`).
-    """
+    """More keys are due than the scheduler creates runs for at once (`max_dagruns_to_create_per_loop`)."""
     await _by_key(database, max_active_runs=1)
     scheduler = Scheduler(database, max_dagruns_to_create_per_loop=2)
     await emit_keys(database, ["x"])

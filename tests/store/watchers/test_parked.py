@@ -259,8 +259,7 @@ async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
 async def test_a_stored_message_that_was_parked_in_another_stream_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """In an earlier version, the message's bytes stayed after it was discarded, and counted towards the bound for
-    ever."""
+    """In an earlier version, the message's bytes stayed after it was discarded, and took up room forever."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     async with _writing(database) as writer:
@@ -599,7 +598,7 @@ async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked
 async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
-    """The DAGs folder may move a watcher before the stream's owner sees the replay. The move must not undo it."""
+    """A changed DAG file may move the watcher before the stream's owner sees the replay."""
     await _watchers(database)
     async with _writing(database) as writer:
         await _store(writer, MESSAGE)
@@ -670,8 +669,7 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
 async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
-    """The former stream's owner may not know yet that the watcher has moved. Lanes of the two queues may have equal
-    names."""
+    """The old stream's owner may not know yet that the watcher has moved, and both queues may have a lane "0"."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await _move(database, 1, other)

@@ -153,7 +153,7 @@ async def test_a_log_whose_file_system_hangs_is_done_without(
         assert await files.tail(str(path)) == ""
         tasks.cancel_scope.cancel()
     assert turns > 5
-    # The server answers again. So open both ends of the pipe, which ends the wait of the thread that was left behind.
+    # Open both ends of the pipe, as if the file server answered again. This ends the wait of the abandoned thread.
     ends = os.open(path, os.O_RDWR)
     monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
     path.rename(tmp_path / "pipe")

@@ -198,8 +198,7 @@ def bill_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 async def test_a_protobuf_file_may_import_what_everybody_has(registry: Registry) -> None:
-    """Serializers do not register the common types of Google and Confluent as references. The decoder knows these
-    types."""
+    """Serializers do not register Google's and Confluent's common types, so the decoder must know these types."""
     serialized = base64.b64encode(bill_file().SerializeToString()).decode()
     made = registry.register("PROTOBUF", "syntax…", serialized=serialized)
     text = (

@@ -98,9 +98,9 @@ def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
-    """A rewind to 5 is stored while the group's position is unknown. Then the group turns out to be at 2.
+    """The watcher was rewound to 5 while the group's position was unknown. Then the group turns out to be at 2.
 
-    The watcher may have missed messages from 2 on, so it must go back to 2 (seed 581).
+    So the watcher may have missed messages from 2 on (seed 581).
     """
     sink = Sink()
     backlogs = Backlogs(sink)

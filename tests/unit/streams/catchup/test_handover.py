@@ -193,7 +193,7 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """The stored position comes after a gap: positions without a message. The new owner does not know the gap.
+    """Positions without a message lie before the stored position. The new owner does not know of this gap.
 
     In an earlier version, the new owner waited for an advance past the gap.
     """

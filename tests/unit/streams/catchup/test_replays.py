@@ -170,7 +170,7 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
         scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(5)]
         await streams.restart(one)
         await streams.quiesce()
-        # The watcher fails at 3 and waits before its next try. The replay begins at 2, so it does not wait.
+        # The watcher has failed at 3, and waits before its next try. A replay from 2 does not wait for this try.
         await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
         await streams.quiesce()
         assert payloads_of(one) == [0, 1, 2, 2]

@@ -213,9 +213,9 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
 
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_watcher_that_fails_with_a_lost_message_misses_no_later_one() -> None:
-    """The store refuses the event of "old 15", a message that the log then loses.
+    """The store refuses the event of "old 15", and then the log loses this message.
 
-    The sibling waits at "old 9" until the sick watcher has caught up. So the outcome of "old 15" is known only later.
+    The sibling waits at "old 9", so "old 15" is outstanding until the sick watcher has caught up.
     """
     scene, sink = Cutting(), Sink()
     sink.refuses = lambda watcher, payload: (watcher, payload) == (SICK, "old 15")

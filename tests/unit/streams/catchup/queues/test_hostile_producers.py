@@ -26,9 +26,9 @@ from triggerer.streams.pending_limit import PendingLimit
 
 
 class HostileScene(Scene):
-    """A scene whose producer raises when it is asked for the key of "bad", or for any position if `is_lost` is set.
+    """A scene whose producer raises for the key of "bad". If `is_lost` is set, it raises for every position.
 
-    The watcher "well" derives no event from "bad", so the runtime does not need the key of "bad" for this watcher.
+    "well" derives no event from "bad", so only "sick" needs the key of "bad".
     """
 
     def __init__(self) -> None:
@@ -84,11 +84,9 @@ def scene() -> HostileScene:
 async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
     scene: HostileScene, takes_it: bool
 ) -> None:
-    """The producer raises when it is asked for the key of "bad". So the message is parked under a key with its
-    position.
+    """If the filter accepts "bad", the producer's error is the only reason to park the message.
 
-    If the filter accepts the message, this error is the only reason for parking it. In an earlier version, it ended the
-    service.
+    In an earlier version, this error ended the service.
     """
     sink, pending = Sink(), PendingLimit(10)
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it

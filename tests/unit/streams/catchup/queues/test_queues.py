@@ -490,8 +490,8 @@ async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(sc
         await sink.until(lambda: ("well", "b") in scene.opened)
         catch_up.set()
         await sink.until(lambda: ("sick", "b") in scene.opened)
-        # The filter has "b" open, and "c" and "d" are next. Let the group resolve all three, and then the filter
-        # continue.
+        # The sick watcher's second filter has "b" open. Let the group resolve "b", "c" and "d" before this filter
+        # continues.
         scene.returns.add(("sick", "b"))
         resolve.set()
         await sink.until(lambda: scene.broker.committed() == 4)
@@ -819,7 +819,7 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
 async def test_what_fails_after_its_stream_was_closed_submits_nothing(scene: Scene) -> None:
     """The filter is woken before its stream is closed, and fails afterwards.
 
-    By then the lease may be over, and the store would refuse to store the message.
+    By then the lease may have ended, and the store would refuse the message.
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
