@@ -61,8 +61,7 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
 
 
 def kill(service: SampleService) -> float:
-    """Kill the API, and return the seconds until it answered again. Returns only once the service has forgotten the
-    failure."""
+    """Kill the API, wait until the service has forgotten the failure, and return the seconds until the API answered."""
     took = kill_api(service)
     time.sleep(HEALTHY_S)  # a second kill before that would count as a repeated failure
     return took

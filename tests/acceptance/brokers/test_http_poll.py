@@ -285,7 +285,7 @@ def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_ch
 ) -> None:
     """The service dies after it has stored the event of "down". Without `ahead`, the stored state still contains "up".
 
-    After the restart the document is "up" again. It must make an event nevertheless.
+    After the restart the document is "up" again. This change must create an event.
     """
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}

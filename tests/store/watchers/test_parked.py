@@ -242,8 +242,7 @@ async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_
 async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """The watcher moves to another consumer group of the topic and parks the message there again, under an equal
-    key."""
+    """The watcher moves to another consumer group of the topic, and parks the message again, under the same key."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await add_stream(database, other)
@@ -468,8 +467,7 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
 
 
 async def test_a_message_that_is_kept_twice_at_once_is_kept_for_both(database: Database) -> None:
-    """While the database is away, a message may be broadcast again. Both copies are answered, and count as one
-    message."""
+    """While the database is away, a message may be broadcast again before it is stored."""
     await _watchers(database)
     async with _writing(database, ParkedBounds(max_messages=2)) as writer:
         assert await _store(writer, _kept(0), _kept(1), _kept(1), _kept(0)) == [None] * 4
@@ -632,10 +630,9 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
-    """The owner of a stream stores a missed message for a watcher that was moved to another stream, or deleted.
+    """An earlier version stored the message as part of the watcher's backlog (`kept`).
 
-    An earlier version stored the message as part of the watcher's backlog (`kept`). A moved watcher then received it in
-    its new stream. The message of a deleted watcher was never seen again.
+    A moved watcher then received the message in its new stream. A deleted watcher's message was never seen again.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")

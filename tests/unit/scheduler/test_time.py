@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_does_not_wait_until_it_has_caught_up(
     at_home = dag.dag
     dag.run(MIDNIGHT + 3_650 * DAY)
     ahead = dag.dag
-    # Restore the DAG of before the jump, but keep the values that were stored while the clock was ahead.
+    # Restore the DAG from before the jump, but keep the values that were stored while the clock was ahead.
     dag.dag = replace(
         at_home, stored_info=ahead.stored_info, last_run_at=ahead.last_run_at, now=at_home.now
     )

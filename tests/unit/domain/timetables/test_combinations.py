@@ -448,7 +448,7 @@ def test_the_wishes_of_aip_39_are_answered_as_their_author_wanted() -> None:
         ("Monday", "Tuesday 00:00"), ("Tuesday", "Wednesday 00:00"), ("Wednesday", "Thursday 00:00"),
         ("Thursday", "Friday 00:00"), ("Friday", "Saturday 00:00"), ("Monday", "Tuesday 00:00"),
     ]  # fmt: skip
-    # The author asked for the "15th or last working day before". In 2021, 15 May is a Saturday, and 15 August a Sunday.
+    # AIP-39 asks for the "15th or last working day before". In 2021, 15 May is a Saturday, and 15 August a Sunday.
     pay = WorkdaysOfMonthTimetable(15, timezone="UTC")
     assert [day[:5] for day in instants(pay, "2021-03-16", 6)] == [
         "04-15", "05-14", "06-15", "07-15", "08-13", "09-15",

@@ -53,8 +53,7 @@ def live_in(backlogs: Backlogs, *, position: int, cursor: int) -> Backlog:
 
 
 def test_a_watcher_that_falls_behind_again_rereads_messages_that_are_not_durable() -> None:
-    """The live filter fails while events of the catch-up are not durable yet. So it must go back to the stored
-    position (seed 1631)."""
+    """The live filter fails while events of the catch-up are not durable (seed 1631)."""
     sink = Sink()
     backlogs = Backlogs(sink)
     before = live_in(backlogs, position=3, cursor=7)
@@ -78,7 +77,7 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """The cursor is after a gap, which is a range of positions without messages. The gap's first position is stored.
+    """A gap is a range of positions without messages. The cursor is past the gap, but the gap's start is stored.
 
     So a later owner of the stream finds the gap.
     """
@@ -150,10 +149,9 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
-    """Messages 11 and 12 were pulled before the broker learned that 8 had failed. So 8 comes again after they were
-    advanced.
+    """Messages 11 and 12 were pulled before 8 failed. So the broker redelivers 8 after the advance of 11 and 12.
 
-    The watcher was set back to 11. It must go back to 8.
+    The watcher, which was set back to 11, must go back to 8.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)

@@ -353,10 +353,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
 async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
     scene: Scene,
 ) -> None:
-    """A watcher falls behind at a message that its sibling has acked.
-
-    The broker must not advance past the message before the watcher's position is durable.
-    """
+    """The watcher falls behind at a message that its sibling has acked."""
     sink = Sink()
     fence = Fence("stream", "me", 1)
     specs = []
@@ -552,8 +549,7 @@ async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_befor
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
-    """Between two backlogs nobody is behind, and the lane tail keeps no message. The second backlog must not read
-    the first one's lane tail."""
+    """While no watcher is behind, the lane tail keeps no message. So the lane tail of one backlog is wrong for the next."""
     async with StreamHarness(catch_up=True, persistence="auto") as streams:
         well = await streams.add(scene.watcher("well"))
         sick = await streams.add(scene.watcher("sick"))

@@ -164,7 +164,7 @@ async def test_a_watcher_that_is_behind_reads_the_new_messages_and_not_the_lost_
 async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
     """The new messages have lower offsets than the one at which the watcher went live.
 
-    In an earlier version, they counted as read.
+    So in an earlier version, the new messages counted as read.
     """
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink) as (manager, *_):
@@ -199,7 +199,7 @@ async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 @pytest.mark.parametrize("stands_at", [3, 5, 8, 40])
 async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
-    """The log is cut before the service starts, and the stored position does not tell that the cut was unknown then."""
+    """The log was cut before the start. A stored position does not say which cuts were known when it was stored."""
     scene, sink = Cutting(), Sink()
     scene.publish(*old(0, 50))
     scene.broker.seek(4)

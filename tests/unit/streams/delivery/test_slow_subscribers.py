@@ -186,7 +186,7 @@ async def test_no_subscriber_counts_as_slow_while_the_store_is_slow_but_afterwar
         await sink.until(lambda: is_full(manager))
         await some_turns()
         assert slow.subscriber.is_present
-        # The store has room again, while no message of this stream moves. The check must run again because of the room.
+        # The store has room again, but no message of this stream moves. The store's signal must start the check.
         sink.is_full = False
         sink.has_room.notify_all()
         await sink.until(lambda: ("well", texts(0)[-1]) in any_scene.opened)

@@ -106,8 +106,7 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
 async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     scene: HostileScene,
 ) -> None:
-    """An event that cannot be submitted must not count towards the limit on pending events, which all watchers
-    share."""
+    """All watchers share the limit on pending events."""
 
     def raise_at_bad(watcher_id: int, payload: Any) -> bool:
         if payload == "bad":

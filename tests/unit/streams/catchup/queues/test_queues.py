@@ -193,8 +193,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
 
 @pytest.mark.rule("18: a trigger's selector decides which missed messages are stored")
 async def test_no_unwanted_message_is_stored_for_a_watcher_that_fails(scene: Scene) -> None:
-    """When the filter failed with the first message, the other messages were in its subscriber's queue. Its selector
-    does not want them."""
+    """The filter fails while messages that its selector does not want are in the subscriber's queue."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
     scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
