@@ -284,8 +284,7 @@ def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_ch
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
     """The service dies after it has stored the event of "down". Without `ahead`, the stored state still contains "up".
-
-    After the restart the document is "up" again. This change must create an event.
+    So the document seems unchanged after the restart.
     """
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}

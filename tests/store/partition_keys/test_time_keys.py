@@ -234,9 +234,9 @@ async def test_a_partition_that_a_backfill_has_run_is_not_caught_up_with(
 async def test_runs_of_partitions_ahead_that_were_made_before_the_clock_was_set_back_are_known(
     database: Database,
 ) -> None:
-    """The timetable creates each run hours before its logical date. Three runs exist when the clock is set back.
+    """Three runs exist when the clock is set back, and the instants of two runs are in the future.
 
-    If the scheduler did not know the runs whose instants are in the future, it would create these runs again.
+    If the scheduler did not know these two runs, it would create the runs again.
     """
     await add_asset(database, 1, "flights")
     ahead = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=6)

@@ -65,7 +65,7 @@ async def test_a_file_that_was_there_while_the_database_was_away_is_not_deleted_
 ) -> None:
     """A file vanishes before an outage, is back during the outage, and vanishes again afterwards (seed 302).
 
-    The store knows only when the file first vanished. `removal_grace` must count from the second time.
+    The store knows only when the file first vanished.
     """
     async with processing(database, folder, removal_grace=LONG):
         async with database.transaction() as session:

@@ -185,7 +185,7 @@ def test_delayed_delays_timetables_whose_first_run_is_now() -> None:
 
 
 def test_a_delayed_timetable_repeats_no_time_that_the_last_run_covered() -> None:
-    """The DAG had the timetable without the delay before."""
+    """Before a change of the DAG, its timetable had no delay."""
     late = Delayed(ContinuousTimetable(), 8 * HOUR)
     found = ask(late, "2026-03-10 12:00", ("2026-03-10 11:00", "2026-03-10 11:59"))
     assert found is not None

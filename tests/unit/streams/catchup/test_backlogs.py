@@ -77,9 +77,8 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """A gap is a range of positions without messages. The cursor is past the gap, but the gap's start is stored.
-
-    So a later owner of the stream finds the gap.
+    """A gap is a range of positions without messages. The start of the gap is stored, although the cursor is past the
+    gap, so that a later owner of the stream finds the gap.
     """
     sink = Sink()
     backlogs = Backlogs(sink)
@@ -149,9 +148,9 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
-    """Messages 11 and 12 were pulled before 8 failed. So the broker redelivers 8 after the advance of 11 and 12.
+    """Messages 11 and 12 were pulled before 8 failed, so the broker redelivers 8 after the advance of 11 and 12.
 
-    The watcher, which was set back to 11, must go back to 8.
+    From position 11, the watcher would never read 8.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)
@@ -178,7 +177,7 @@ def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_f
 ) -> None:
     """An advance of messages 5 to 8 deletes the row of position 7 (seed 2619).
 
-    If message 3 failed before, the broker redelivers 5 to 8. Then their advance does not count, and the row stays.
+    If message 3 failed before, the broker redelivers 5 to 8, so their advance does not count.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)

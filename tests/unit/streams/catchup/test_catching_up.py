@@ -461,10 +461,7 @@ class Late(Sink):
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
-    """The old filter's event of "a" may still be refused. Until the store answers, the new filter gets no message.
-
-    Then the watcher falls behind at "b", and reads "b" and "c" (seed 71415).
-    """
+    """The old filter's event of "a" may still be refused, so the new filter gets no message yet (seed 71415)."""
     sink = Late(1)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")
@@ -549,7 +546,9 @@ async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_befor
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
-    """While no watcher is behind, the lane tail keeps no message. So the lane tail of one backlog is wrong for the next."""
+    """The lane tail keeps messages only while a watcher is behind. So the lane tail of one backlog is useless for the
+    next backlog.
+    """
     async with StreamHarness(catch_up=True, persistence="auto") as streams:
         well = await streams.add(scene.watcher("well"))
         sick = await streams.add(scene.watcher("sick"))

@@ -193,9 +193,9 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """Positions without a message lie before the stored position. The new owner does not know of this gap.
+    """The stored position comes after positions without a message, which the new owner does not know.
 
-    In an earlier version, the new owner waited for an advance past the gap.
+    In an earlier version, the new owner waited for an advance past these positions.
     """
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")

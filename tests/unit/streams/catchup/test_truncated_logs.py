@@ -182,7 +182,7 @@ async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
 
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None:
-    """The watcher is before the cut, and has lost messages in memory."""
+    """The watcher has not reached the cut, and the lane tail still has messages that the log has lost."""
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink):
         await behind_at(scene, sink, "old 3", 50)

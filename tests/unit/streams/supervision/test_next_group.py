@@ -125,9 +125,8 @@ class Holding(Sink):
 async def test_answers_for_an_earlier_group_move_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store answers the earlier group while the next group runs. The two groups number messages differently.
-
-    In an earlier version, such an answer moved a position to the earlier group's number, and messages were skipped.
+    """The two groups number messages differently. In an earlier version, a late answer moved a position to the earlier
+    group's number, and messages were skipped.
     """
     missed = ["bad", "b1", "b2", "b3"]
     scene.is_queue, sink = True, Holding(SICK, missed)
