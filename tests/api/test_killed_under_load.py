@@ -69,7 +69,7 @@ def kill(service: SampleService) -> float:
 
 @contextmanager
 def asking(service: SampleService) -> Iterator[list[int]]:
-    """Let many clients request a list at a fixed rate until the block ends; yield the statuses of their answers."""
+    """Let many clients request a list at a fixed rate until the block ends. Yield the statuses of their answers."""
     answers: list[int] = []
     stop = threading.Event()
 
@@ -104,7 +104,7 @@ def newest(client: httpx.Client) -> int:
 
 
 def late(client: httpx.Client, after: int, to: int) -> list[float]:
-    """Return the sorted delays, in seconds, from a tick (a numbered message) to its event, for `after` < tick <= `to`.
+    """Return the sorted delays of the events of the ticks (numbered messages) from `after` + 1 to `to`, in seconds.
 
     Raises:
         KeyError: A tick has no event.

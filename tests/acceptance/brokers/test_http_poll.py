@@ -168,8 +168,8 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # With `ahead`, the state is stored together with the events. Without it, the kill came before the new state was
-    # stored, so the state still has the two items of the answer before.
+    # With `ahead`, the state is stored together with the events. Otherwise the kill came before the write of the state,
+    # so the state still has the two items of the previous answer.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
     # Item 5 appeared while the service was down, so it makes an event.

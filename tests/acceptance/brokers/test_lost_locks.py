@@ -1,4 +1,4 @@
-"""In a whole service, a filter works longer than the lock of its message lasts, and the lock cannot be renewed."""
+"""A whole service with filters that work longer than the locks of their messages last. No lock can be renewed."""
 
 from __future__ import annotations
 

@@ -398,7 +398,7 @@ _REFUSE_ATTEMPTS = (
 
 
 async def blocked(database: Database) -> tuple[RunOrder, RunOrder]:
-    """Return an attempt that may still be at work, and the run's next attempt, which cannot begin because of it."""
+    """Return an attempt that may still be at work, and the run's next attempt, which therefore cannot begin."""
     await queue(database, needs_spark=True)
     first = await claim_one(database, connect=SERVER)
     await recover(database)

@@ -158,7 +158,7 @@ async def test_a_log_whose_file_system_hangs_is_done_without(
     monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
     path.rename(tmp_path / "pipe")
     with anyio.fail_after(60):
-        # The thread may write its own line into the new file first, so write until ours is the last.
+        # The abandoned thread may write its line into the new file first, so write until our line is the last.
         while not path.exists() or not path.read_text().endswith("run r: failed\n"):
             await anyio.sleep(0.01)
             await files.end(str(path), "r", "failed")

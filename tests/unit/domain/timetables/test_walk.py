@@ -25,8 +25,8 @@ def random_expressions(seed: int, number: int) -> list[str]:
     cases, found = Cases(seed), []
     while len(found) < number:
         fields = cases.cron().split()
-        # Leave out expressions without five fields. Leave out marks such as `#` and `W` if both the day of the month
-        # and the day of the week are set: croniter reads them in its own way, and nobody writes such expressions.
+        # Leave out expressions without five fields. If both days (of the month and of the week) are set, also leave out
+        # marks such as `#` and `W`. Nobody combines these, and croniter has its own rules for them.
         special = (
             any(mark in fields[2] + fields[-1] for mark in "W#L") if len(fields) == 5 else True
         )

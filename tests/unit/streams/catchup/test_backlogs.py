@@ -77,9 +77,7 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """A gap is a range of positions without messages. The start of the gap is stored, although the cursor is past the
-    gap, so that a later owner of the stream finds the gap.
-    """
+    """The cursor is past a gap (positions without messages). The gap's start is stored, so a later owner finds it."""
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)

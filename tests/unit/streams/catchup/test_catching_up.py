@@ -572,7 +572,7 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
-    """The new trigger comes with an old position: the watcher has caught up since, and the row was deleted.
+    """The new trigger comes with an old position, although the watcher has caught up and its row was deleted.
 
     If the watcher went back without a row, a crash would lose messages (the simulation's seed 13687).
     """
