@@ -489,7 +489,7 @@ async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_err
 async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
     who: str, upstream: Upstream
 ) -> None:
-    """The event is broadcast at 40 s. The check at 60 s finds nothing overdue, so another check must follow at 100 s."""
+    """The event is broadcast at 40 s. The check at 60 s finds nothing overdue, so a check must follow at 100 s."""
     if who == "holds its event":
         upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=60, close_timeout=0.5)) as service:
