@@ -193,7 +193,7 @@ def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is
 def test_a_stream_that_is_cut_in_the_middle_of_acks_loses_and_repeats_nothing(
     scene: Scene, are_taken: bool
 ) -> None:
-    """With `are_taken`, the server takes the acks, and only its answer is lost. Otherwise it refuses the acks."""
+    """With `are_taken`, the server accepts the acks, and only its answer is lost. Otherwise it refuses the acks."""
     scene.instance.start()
     for start in range(0, 60, 20):
         acks = scene.server.counts["Acknowledge"]

@@ -502,7 +502,7 @@ async def _start_backfill_in_steps(database: Database) -> None:
 async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_look(
     postgres: Database,
 ) -> None:
-    """The scheduler reads the DAG without a lock. It notices the backfill only by the changed row of the DAG."""
+    """The scheduler reads the DAG without a lock. It notices a backfill by the change of the DAG's row."""
     await add_dag(postgres, "d", DAILY, params={"p": 1}, is_paused=True)
     await add_dag(postgres, "other", DAILY)
     await _catch_up(postgres, start=1, last=2, cap=100)

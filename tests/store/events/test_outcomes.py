@@ -82,7 +82,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
 
     monkeypatch.setattr(runner, "perform_step", lose_the_first_answer)
     woken = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
-    # The second event has no idempotency key. The recorder makes one, and must use it again when it repeats the write.
+    # The second event has no idempotency key. The recorder creates a key, and must repeat the write with this key.
     events = [Event("a", "key"), Event("b")]
     async with recording(database) as recorder:
         events[0].submit_to(recorder)

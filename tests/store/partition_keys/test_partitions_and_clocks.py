@@ -38,7 +38,7 @@ TIMES = (
 async def _set_back(database: Database) -> None:
     """Add an hour to all stored instants, as if the clock had been set back by an hour.
 
-    A test then needs a new scheduler, which has not looked at any DAG before.
+    A scheduler remembers when the DAGs are due, so a test then needs a new scheduler.
     """
     async with database.transaction() as session:
         for model, name in TIMES:

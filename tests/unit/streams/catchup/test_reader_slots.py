@@ -32,7 +32,7 @@ class WithEndsThatFail(Breaking):
 
 
 class Slow(WithoutEnds):
-    """A producer that connects for each reading. This takes ten times as long as an idle reader keeps its slot."""
+    """A producer that connects for each reading, ten times as long as an idle reader keeps its slot."""
 
     async def read_lane(self, lane: Hashable, position: Any) -> AsyncIterator[Any]:
         await anyio.sleep(10 * IDLE_S)
@@ -87,8 +87,9 @@ async def member(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterat
 async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_reading(
     scene: SceneWithoutEnds, producer: type[Breaking], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty watchers share eight reader slots. In an earlier version, the first eight kept the slots at the ends of
-    their lanes."""
+    """Twenty watchers share eight reader slots. In an earlier version, the first eight watchers kept their slots while
+    they waited at the ends of their lanes.
+    """
     monkeypatch.setattr(scene, "producer", producer)
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:

@@ -157,7 +157,8 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         await streams.sleep(50)
         upstream.put("stuck", lane="other")
         await streams.quiesce()
-        # The deadlines are checked at 60 s, because of the first broadcast. The check finds this advance still in time.
+        # Because of the first broadcast, the deadlines' task wakes up at 60 s, and first sees this advance. So the
+        # advance is overdue at 120 s.
         await streams.sleep(69.9)
         assert one.error is None
         await streams.sleep(0.1)

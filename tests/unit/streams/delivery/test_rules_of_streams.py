@@ -633,7 +633,7 @@ async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
         await service.pass_time(1)
         assert [one.state for one in both] == [MemberState.RUNNING] * 2
         if end.startswith("advance"):
-            # In these cases "after" was pulled, and its advance failed. Put it again, as a broker would redeliver it.
+            # The group pulled "after", but the advance failed. So put "after" again, as a broker would redeliver it.
             upstream.put("after")
         await service.settle_down()
         assert upstream.outcomes() == {"before": (2, 0, 0), "after": (2, 0, 0)}

@@ -1,4 +1,4 @@
-"""An isolated filter receives messages before its stream yields them. The stream must then yield just these messages.
+"""An isolated filter receives messages before its stream yields them. The stream must then yield exactly these.
 
 Otherwise the filter's events would be stored under the keys of other messages.
 """

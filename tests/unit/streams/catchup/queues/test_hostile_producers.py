@@ -225,8 +225,7 @@ async def test_undecided_messages_are_read_in_order_even_without_a_key(
 async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_another_group(
     scene: HostileScene,
 ) -> None:
-    """The messages of two groups have equal numbers. In an earlier version, the second replaced the first in the
-    store."""
+    """The messages of two groups have equal numbers. In an earlier version, the second message replaced the first."""
     sink = Sink()
     scene.is_queue, scene.has_keys = True, False
     scene.keyless.clear()
@@ -251,7 +250,7 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
 async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_on(
     scene: HostileScene,
 ) -> None:
-    """In an earlier version, this error was raised in the task that stores the positions of all streams."""
+    """In an earlier version, the producer's error was raised in the task that stores the positions of all streams."""
     sink = Sink()
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")
