@@ -325,7 +325,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
                 loop.call_soon(super().submit_nowait, *given)
 
     sink = Late()
-    # Refuse more messages than a burst of the reader has, so that the last message of a burst is refused too.
+    # Refuse many messages in succession, so that the last message of one of the reader's bursts is refused too.
     refused = set(range(5, 40))
 
     def refuses(_: int, payload: Any) -> bool:
