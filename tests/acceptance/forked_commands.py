@@ -1,11 +1,10 @@
 """Runs commands and services in forks of a process that has already imported their modules.
 
-A test session starts hundreds of commands and services, and most of a command's processor time goes into imports. Each
-fork still has its own arguments, directory, environment and output. Some tests need a new process, and do not use this
-module, for example `tests/unit/cli/test_imports.py` and the demo's tests.
+Imports cost most of the processor time of a command, and a test session starts hundreds of commands. Each fork still
+has its own arguments, directory, environment and output. Tests that need a new process do not use this module.
 
-`python -m tests.acceptance.forked_commands` is the process that forks. It reads requests from standard input, each in a
-line of JSON. It answers with a line: the exit code of a command, or the process id of a service.
+`python -m tests.acceptance.forked_commands` is the process that forks. Each line of its standard input is a request in
+JSON. Each line of its output is an answer: the exit code of a command, or the process id of a service.
 """
 
 from __future__ import annotations
@@ -187,7 +186,7 @@ def _serve() -> None:
 def _keep_service(request: Mapping[str, Any]) -> NoReturn:
     """Fork the service, print its process id, wait for its end, and write its exit code to a file.
 
-    This happens in a process that belongs to no test, so the service's parent lives longer than the service.
+    This happens in a separate process, because the service's parent must live longer than the service.
     """
     if os.fork():
         os._exit(0)

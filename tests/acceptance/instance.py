@@ -113,7 +113,7 @@ def wait_until(
     """Poll the condition until it is true.
 
     Raises:
-        AssertionError: It did not become true in time. The message has the end of the log of `of`.
+        AssertionError: The condition did not become true in time. The message ends with the last lines of `of`'s log.
     """
     deadline = time.monotonic() + within_s
     while True:

@@ -81,9 +81,9 @@ def _time_of_run(service: Standalone) -> float:
 
 
 def _fill(service: Standalone) -> None:
-    """Once at most one run is left, retry the failed runs and add runs until there are five.
+    """If at most one run is left, retry the failed runs, and add runs until there are five.
 
-    So most kills find a run without first waiting for a command that adds one.
+    So a kill seldom has to wait for the command that adds a run.
     """
     if _waiting(service) > 1:
         return

@@ -122,7 +122,7 @@ async def test_the_next_attempt_on_another_machine_is_followed_from_its_beginnin
 async def test_an_attempt_here_and_one_on_another_machine_are_two_logs(
     api: Api, tmp_path: Path, is_here_first: bool
 ) -> None:
-    """The API has the log of the attempt here in the same path as the other machine."""
+    """Each machine has a log of the run, under the same path."""
     here, there = new_instance_id(), "two:1:a"
     first, second = (here, there) if is_here_first else (there, here)
     home, other = tmp_path / "home", tmp_path / "other"

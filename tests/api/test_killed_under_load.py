@@ -61,8 +61,7 @@ def test_no_stream_notices_that_the_api_is_killed_under_load(tmp_path: Path) -> 
 
 
 def kill(service: SampleService) -> float:
-    """Kill the API, and return the seconds until it answered again. Returns only once the service has forgotten the
-    failure."""
+    """Kill the API, wait until the service has forgotten the failure, and return the seconds until the API answered."""
     took = kill_api(service)
     time.sleep(HEALTHY_S)  # a second kill before that would count as a repeated failure
     return took
@@ -70,7 +69,7 @@ def kill(service: SampleService) -> float:
 
 @contextmanager
 def asking(service: SampleService) -> Iterator[list[int]]:
-    """Let many clients request a list at a fixed rate until the block ends; yield the statuses of their answers."""
+    """Let many clients request a list at a fixed rate until the block ends. Yield the statuses of their answers."""
     answers: list[int] = []
     stop = threading.Event()
 
@@ -105,7 +104,7 @@ def newest(client: httpx.Client) -> int:
 
 
 def late(client: httpx.Client, after: int, to: int) -> list[float]:
-    """Return the sorted delays, in seconds, from a tick (a numbered message) to its event, for `after` < tick <= `to`.
+    """Return the sorted delays of the events of the ticks (numbered messages) from `after` + 1 to `to`, in seconds.
 
     Raises:
         KeyError: A tick has no event.

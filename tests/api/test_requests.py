@@ -353,8 +353,7 @@ async def test_an_unknown_parameter_is_named(api: Api, path: str) -> None:
 
 
 async def test_a_path_that_is_too_long_for_a_file_system_shows_the_page(api: Api) -> None:
-    """An earlier version asked the file system for each path. Such a long path raised an error, and the others stayed
-    in memory for ever."""
+    """An earlier version looked up each path in the file system. A long path raised an error there."""
     async with api.client(None) as client:
         for path in (f"/{'x' * 300}", f"/assets/{'x' * 5_000}.js"):
             assert (await client.get(path)).status_code == 200

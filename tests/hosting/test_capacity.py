@@ -96,7 +96,7 @@ async def test_a_stream_that_is_larger_than_the_capacity_says_how_large_it_is(
             return now["small"][0] == "running" and rest == {("waiting", reason, None)}
 
         await eventually(is_shown)
-        # A stream is hosted with all its watchers or not at all, so that none misses a message that another one sees.
+        # An instance hosts all watchers of a stream or none, so that no watcher misses a message that a sibling sees.
         await delete_watcher(database, "w0")
         await delete_watcher(database, "w1")
         upstream.put(1)

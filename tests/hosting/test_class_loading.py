@@ -146,7 +146,7 @@ async def test_classes_are_loaded_anew_when_a_stream_restarts(
         modules.hold("Slow")
         upstream.fail(ConnectionError("away"))
         upstream.put(2)
-        # The class is loaded again, which exceeds the time limit. Without the class, no trigger can be made.
+        # Loading the class again exceeds the time limit. Without the class, the stream is not opened again.
         await until(lambda: modules.begun.count("Slow") == 2)
         await anyio.sleep(1)
         assert len(upstream.producers) == 1

@@ -123,7 +123,7 @@ async def test_a_filter_that_does_not_resolve_in_time_is_cancelled_when_the_host
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_host_that_is_cancelled_as_it_starts_ends(database: Database, turns: int) -> None:
-    """In the simulation, a shielded task once waited for ever, because the task that should stop it never started."""
+    """In the simulation, a shielded task once waited forever, because the task that should stop it never started."""
     recorder = EventRecorder(database, on_fenced=lambda _: None)
     host = TriggerHost(
         database,

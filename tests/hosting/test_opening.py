@@ -30,7 +30,7 @@ async def test_messages_that_waited_go_to_the_watchers_of_all_files(
     await set_closed(database, timedelta(hours=1))
     upstream.put(1, 2, 3)
     async with hosting(database):
-        # When the host owns another stream, it has seen all streams. So it has left the closed stream alone on purpose.
+        # Once the host owns another stream, it has looked at all streams, and left the closed stream alone on purpose.
         other = Upstream(f"{upstream.name} other")
         await declare(database, "other", other, stream="other")
         other.put(1)

@@ -49,9 +49,9 @@ def test_triggers_between_which_a_watcher_moves_are_made_anew() -> None:
 
 
 def test_a_trigger_whose_former_stream_cannot_change_yet_leaves_it_later() -> None:
-    """An earlier version forgot the former place of the trigger when it got the new one.
+    """An earlier version forgot the trigger's old stream when the trigger joined its new stream.
 
-    So the trigger was never removed from its former stream.
+    So the trigger was never removed from the old stream.
     """
     roster = Roster()
     former, sibling = hosted(row(1, 1, stream="a")), hosted(row(2, 2, stream="b"))

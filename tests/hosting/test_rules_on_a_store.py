@@ -379,7 +379,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
 async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(
     database: Database, upstream: Upstream
 ) -> None:
-    """The first trigger could open the stream, and a message waits already. It must be broadcast to all six members."""
+    """A message already waits when the first of six triggers could open the stream."""
     for number in range(5):
         await declare(database, f"w{number}", upstream)
     await declare(database, "broken", upstream, classpath="Broken")
@@ -401,7 +401,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
 async def test_the_members_of_a_stream_are_known_before_any_trigger_is_made(
     database: Database, upstream: Upstream
 ) -> None:
-    """The class of one trigger cannot be loaded. Its stream is known only from the stored digest of its stream key."""
+    """One trigger's class cannot be loaded, so the host knows the trigger's stream only by its stored digest."""
     await declare(database, "fine", upstream)
     await declare(database, "cannot be loaded", upstream, classpath="Absent")
     async with hosting(database):

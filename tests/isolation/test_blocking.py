@@ -109,8 +109,8 @@ async def test_siblings_go_on_while_one_blocks(
 async def test_on_the_services_loop_the_same_filter_stalls_its_sibling(
     upstream: Upstream, tmp_path: Path
 ) -> None:
-    """This shows that the test above would notice a stall."""
-    # Only the watch ends the blocking call, so a busy machine cannot end it before the watch has seen it.
+    """This proves that the tests of isolated filters would notice a stall."""
+    # Only the watch ends the blocking call, so the watch sees the call even on a busy machine.
     seen = Seen((tmp_path / "go").touch)
     kwargs = {"upstream": upstream.name, "notes": str(tmp_path)}
     async with StreamHarness() as streams:

@@ -74,7 +74,7 @@ async def test_a_partition_key_that_is_no_string_fails_its_trigger(isolation: Is
 
 
 def test_a_report_that_cannot_be_pickled_is_replaced_by_a_last_report() -> None:
-    """In an earlier version, the thread that writes reports died at such a report, and the service waited for ever."""
+    """In an earlier version, the thread that writes reports died at this report, and the service waited forever."""
     ours, theirs = socket.socketpair()
     with ours:
         reports: queue.SimpleQueue[Any] = queue.SimpleQueue()

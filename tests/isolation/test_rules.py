@@ -35,7 +35,7 @@ async def test_events_are_derived_there_and_resolved_by_moving_on(
         one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         events = [(1, "1"), (2, "skip"), (3, "2"), (4, "0"), (5, "1")]
         upstream.put(*events)
-        # No event follows the last one. It is resolved because the filter has asked for the next event.
+        # Although no event follows the last event, it is resolved: the filter has asked for another event.
         await until(lambda: len(upstream.outcomes()) == 5)
         assert values(one) == [1, 3, 3, 5]
         assert [event.partition_key for event in one.events] == [f"key {n}" for n in values(one)]

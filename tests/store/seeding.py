@@ -92,7 +92,7 @@ async def count_events(database: Database) -> int:
 
 
 async def queue_of(database: Database, dag_id: str) -> list[tuple[int, int | None]]:
-    """Return (event id, run id) of every entry in the DAG's queue, by event; the run is None while the event waits."""
+    """Return (event id, run id) of each entry in the DAG's queue, by event id. A waiting event has no run (None)."""
     async with database.reading() as session:
         rows = await session.execute(
             select(QueuedAssetEvent.asset_event_id, QueuedAssetEvent.run_pk)

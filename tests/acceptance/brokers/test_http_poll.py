@@ -1,4 +1,4 @@
-"""The whole service polls a URL. It is killed before the events of an answer are stored, or directly afterwards."""
+"""The whole service polls a URL, and is killed just before or just after it stores the events of an answer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Scene:
         wait_until(lambda: not self.instance.is_running, within_s=60, what=dead, of=self.instance)
 
     def until_asked(self, times: int = 3) -> None:
-        """Wait for this number of further answers, so that the watcher has polled the content of before this call."""
+        """Wait for `times` further answers, so that the watcher has seen the content that the server has now."""
         before = len(self.server.statuses)
         what = "the watcher polls again"
         wait_until(
@@ -168,8 +168,8 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
     scene.until_it_dies()
     assert 3 in scene.ids()
-    # With `ahead`, the state is stored together with the events. Without it, the kill came before the new state was
-    # stored, so the state still has the two items of the answer before.
+    # With `ahead`, the state is stored together with the events. Otherwise the kill came before the write of the state,
+    # so the state still has the two items of the previous answer.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
     # Item 5 appeared while the service was down, so it makes an event.
@@ -268,7 +268,7 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
         scene.instance.start()
         scene.until_ids([1, 2, 3, 4, 5])
 
-        # Stop the service in order, and start it again with the same content: nothing is lost or repeated.
+        # A graceful stop and a start with the same content lose and repeat nothing.
         assert scene.instance.stop() == 0
         scene.instance.start()
         scene.until_asked()
@@ -284,8 +284,7 @@ def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_ch
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
     """The service dies after it has stored the event of "down". Without `ahead`, the stored state still contains "up".
-
-    After the restart the document is "up" again. It must make an event nevertheless.
+    So the document seems unchanged after the restart.
     """
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}

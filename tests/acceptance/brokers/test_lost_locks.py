@@ -1,4 +1,4 @@
-"""In a whole service, a filter works longer than the lock of its message lasts, and the lock cannot be renewed."""
+"""A whole service with filters that work longer than the locks of their messages last. No lock can be renewed."""
 
 from __future__ import annotations
 
@@ -93,8 +93,6 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 def test_the_open_messages_of_a_slow_filter_with_lost_locks_come_once_and_in_order(
     scene: Scene, how: str
 ) -> None:
-    """The locks are lost several times. The siblings of the slow filter continue, and nothing is dead-lettered."""
-
     def detach() -> None:
         for path in scene.paths:
             scene.server.order(

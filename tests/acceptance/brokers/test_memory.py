@@ -159,8 +159,8 @@ def _publish(kafka: KafkaServer, topic: str) -> None:
 def _until_it_grows_no_more(peak: Peak) -> None:
     """Wait until the peak grows by less than 16 MiB in ten seconds.
 
-    The database accepts no writes. Each failed attempt to write adds a little memory. A buffer without a bound would
-    grow by hundreds of MiB in ten seconds.
+    The memory always grows a little, with each failed write. A buffer without a bound would grow by hundreds of MiB in
+    ten seconds.
     """
     before = 0
     while peak.bytes > before + 16 * MIB:

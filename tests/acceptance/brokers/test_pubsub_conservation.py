@@ -1,8 +1,11 @@
 """Kills and broken connections lose no message of a Pub/Sub subscription, repeat no event, and keep each key's order.
 
-`make test-all` runs the short tests, and `make soak` runs the long ones. The servers are Google's pstest,
-and our `PubSubDouble`, which follows Pub/Sub's rules more closely. Connections to both servers are cut, but only
-`PubSubDouble` also breaks streams. pstest is never restarted, because it keeps everything in memory.
+The tests cut the connections to two servers:
+
+- Google's pstest. It is never restarted, because it keeps everything in memory.
+- Our `PubSubDouble`, which follows Pub/Sub's rules more closely. It also breaks streams.
+
+`make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 
 from __future__ import annotations

@@ -128,8 +128,7 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 def test_a_subscription_deleted_while_events_wait_for_the_store_is_said_and_goes_on_once_it_is_made_again(
     scene: Scene,
 ) -> None:
-    """The subscription is deleted while 20 received messages wait for the database. Their events must be stored: the
-    broker does not have these messages any longer."""
+    """The broker no longer has the 20 messages that wait for the database, so their events must be stored."""
     scene.publish(20)
     scene.instance.start()
     scene.until_there(range(20))
@@ -194,7 +193,7 @@ def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is
 def test_a_stream_that_is_cut_in_the_middle_of_acks_loses_and_repeats_nothing(
     scene: Scene, are_taken: bool
 ) -> None:
-    """With `are_taken`, the server takes the acks, and only its answer is lost. Otherwise it refuses the acks."""
+    """With `are_taken`, the server accepts the acks, and only its answer is lost. Otherwise it refuses the acks."""
     scene.instance.start()
     for start in range(0, 60, 20):
         acks = scene.server.counts["Acknowledge"]
@@ -216,7 +215,7 @@ def test_a_stream_that_is_cut_in_the_middle_of_acks_loses_and_repeats_nothing(
 
 @pytest.mark.soak
 def test_acks_that_are_refused_for_good_are_said_and_repeat_no_event(scene: Scene) -> None:
-    """The server refuses all acks of the subscription. It redelivers the messages, but they make no second events."""
+    """The server refuses all acks of the subscription, so it delivers the messages again."""
     scene.instance.start()
     scene.publish(20)
     scene.until_there(range(20))

@@ -99,7 +99,6 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int, restarts: in
 
 
 def _check(scene: Scene) -> None:
-    """Wait until the queues are empty, and check the events, their order in each session, dead letters and runs."""
     scene.until_empty()
     scene.check_numbers(
         {
@@ -126,9 +125,7 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.soak
 @pytest.mark.timeout(500)
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """One watcher of each queue fails some messages. The store keeps these messages for that watcher (rule 18), so both
-    queues become empty, and no message is abandoned.
-    """
+    """The store keeps the messages that a sick watcher fails (rule 18), so both queues become empty."""
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

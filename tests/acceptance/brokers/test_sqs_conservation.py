@@ -118,10 +118,7 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.timeout(500)
 @pytest.mark.rule("one watcher times out, and its siblings get the message again too")
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """One watcher fails some messages. The store keeps these messages for that watcher (rule 18).
-
-    So SQS delivers each message only once.
-    """
+    """The store keeps the messages that the sick watcher fails (rule 18), so SQS delivers each message only once."""
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

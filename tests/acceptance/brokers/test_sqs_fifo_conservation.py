@@ -1,6 +1,7 @@
 """Kills and restarts everything around a FIFO queue: no message is lost or repeated, and each group stays in order.
 
-ElasticMQ loses the order at a restart. So the test uses `tests/services/brokers/sqs_double.py`, which keeps it.
+ElasticMQ loses the order at a restart. So the tests use `tests/services/brokers/sqs_double.py`, which keeps the order.
+
 `make test-all` runs the short tests, and `make soak` runs the long ones.
 """
 

@@ -77,10 +77,7 @@ class Site:
         )
 
     def failing_watcher(self, name: str) -> dict[str, Any]:
-        """Wait until the command shows the watcher of this asset as failing, and return what it shows.
-
-        Waiting is necessary, because during a retry the command shows another state.
-        """
+        """Return the asset's watcher once the command shows it as failing. A retry shows another state for a moment."""
         self.wait_until_watcher_is("failing")
         shown: list[dict[str, Any]] = []
 

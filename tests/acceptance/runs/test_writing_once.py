@@ -1,8 +1,12 @@
 """Processes are killed at random moments of runs that write, and each output is still written once.
 
-The tests kill the service's processes (executor, worker, run and driver), a Spark Connect server, and the workers and
-executors of a Spark standalone cluster. The tests also check that each run ends once, that no attempt works after the
-next attempt has begun, and that no process is left.
+The tests kill:
+
+- the service's processes (executor, worker, run and driver)
+- a Spark Connect server
+- workers and executors of a Spark standalone cluster
+
+Each run must end once. No attempt may work after the next attempt has begun, and no process may be left.
 
 `TRIGGERER_KILLS` is the number of kills in each test. `TRIGGERER_SEED` is the seed of their random moments.
 """
@@ -217,7 +221,7 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
             }
             kill_at_random(service, chance, victims, kills=number_of_kills(12))
             _check(service)
-            # The driver that waits for the next run may be in the master's list, but no driver that was killed.
+            # A driver that waits for the next run may be in the master's list. A killed driver may not.
             _wait_for_applications(cluster, len(having("java", family(service))))
         _wait_for_applications(cluster, 0)
         assert not still_alive(cluster.executors(), within_s=30)

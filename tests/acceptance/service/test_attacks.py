@@ -305,8 +305,8 @@ def test_an_hour_of_random_attacks_loses_and_doubles_nothing(attacked: Attacked,
         publisher.join()
     assert time.monotonic() >= ends, "the publisher failed"
     print(dict(attacks.counts))
-    # Two causes excuse a failed run (docs/reference/failures.md): its worker was killed, or three executors died with
-    # it.
+    # Two causes excuse a failed run (docs/reference/failures.md): its worker was killed, or three of its attempts ended
+    # with the death of their executor.
     scene.check(excused=["signal 9", "SIGKILL", "given up after"])
     for instance in attacked.instances.values():
         assert instance.stop() == 0, instance.tail()

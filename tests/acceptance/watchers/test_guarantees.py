@@ -213,10 +213,6 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_and_misses_nothing(
     scene: Scene,
 ) -> None:
-    """`check` exits with 1, but the service starts, and the watcher's sibling runs.
-
-    Messages that arrive meanwhile are stored for the refused watcher.
-    """
     says = "it asks for effectively once, and its trigger promises at least once"
     scene.declare("effectively_once", weak=True)
     code, said = scene.check()

@@ -502,7 +502,7 @@ async def _start_backfill_in_steps(database: Database) -> None:
 async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_look(
     postgres: Database,
 ) -> None:
-    """The scheduler reads the DAG without a lock. It notices the backfill only by the changed row of the DAG."""
+    """The scheduler reads the DAG without a lock. It notices a backfill by the change of the DAG's row."""
     await add_dag(postgres, "d", DAILY, params={"p": 1}, is_paused=True)
     await add_dag(postgres, "other", DAILY)
     await _catch_up(postgres, start=1, last=2, cap=100)
@@ -537,8 +537,8 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
     await _start(daily, 1, 2, reprocess=Reprocess.ALL)
     async with daily.reading() as session:
         later, first = await list_backfills(session)
-    # The first backfill stays done, although the later one has queued two of its runs again. Day 4 had a run before, so
-    # that run belongs to neither.
+    # The first backfill stays done, although the later backfill has queued two of its runs again. Day 4 already had a
+    # run, so the first backfill did not create one.
     assert (first.state, first.runs) == ("done", {"queued": 2, "success": 1})
     assert (later.state, later.runs) == ("running", {"queued": 2})
     await _end(daily, 1, 2)

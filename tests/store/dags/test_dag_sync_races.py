@@ -87,9 +87,9 @@ async def test_a_file_is_in_force_though_an_event_makes_its_asset_or_alias_meanw
 async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_the_move(
     postgres: Database,
 ) -> None:
-    """In an earlier version, the transaction of the file did not wait for the commit of the old stream's owner.
+    """In an earlier version, the file's transaction did not wait for the commit of the old stream's owner.
 
-    So it overlooked the owner's last rows, and the new stream's owner received them.
+    So the transaction overlooked the last rows of the old owner, and the new stream's owner received these rows.
     """
     owner = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
@@ -139,8 +139,7 @@ class _Between:
 async def test_a_file_that_changes_a_watcher_while_its_stream_is_given_up_does_not_deadlock(
     postgres: Database,
 ) -> None:
-    """In an earlier version, the two transactions deadlocked, and the lease was kept. Nobody read the stream until
-    it expired."""
+    """In an earlier version, the two transactions deadlocked. Nobody read the stream until its lease expired."""
     fence = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
     async with postgres.transaction() as session:

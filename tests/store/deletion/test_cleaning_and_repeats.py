@@ -62,7 +62,7 @@ async def test_a_key_does_not_run_again_since_the_event_waits_for_another_one(
     assert (found.runs, would.runs) == (0, 0)
     assert found.kept_runs == 10
 
-    # Return the waiting events to the queue, as a changed DAG file does. Their runs must not be created again.
+    # Return the waiting event to the queue, as a changed DAG file does. The ten runs must not be created again.
     async with database.transaction() as session:
         assert await return_to_queue(session, ["days"]) == {"days"}
     assert (await cleaned(database)).runs == 0

@@ -82,7 +82,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
 
     monkeypatch.setattr(runner, "perform_step", lose_the_first_answer)
     woken = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
-    # The second event has no idempotency key. The recorder makes one, and must use it again when it repeats the write.
+    # The second event has no idempotency key. The recorder creates a key, and must repeat the write with this key.
     events = [Event("a", "key"), Event("b")]
     async with recording(database) as recorder:
         events[0].submit_to(recorder)
@@ -174,8 +174,7 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
 
 
 async def test_a_duplicate_is_a_conflict_and_not_a_driver_error(database: Database) -> None:
-    """The store inserts a row only if it has found none. So a duplicate was inserted by another transaction
-    meanwhile."""
+    """The store inserts a row only if it has found none. So another transaction has just inserted the duplicate."""
     async with database.transaction() as session:
         session.add(AssetAlias(name="one"))
     with pytest.raises(Conflict):

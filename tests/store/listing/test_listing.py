@@ -94,8 +94,7 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
 
         every = [row.id for row in await asset_events.list_asset_events(session)]
         of_a = [row.id for row in await asset_events.list_asset_events(session, asset="a")]
-        # `on_a` has taken the events of `a`, which still count as queued. `on_both` waits for them too, and the
-        # scheduler has not yet created its due run.
+        # `on_a` has taken the events of `a`. They still count as queued, because `on_both` waits for them too.
         assert await ids("queued") == sorted(set(every) - {unused})
         assert await ids("consumed") == []
         assert await ids("unused") == [unused]
@@ -380,7 +379,7 @@ async def test_of_a_watcher_that_is_behind_in_a_log_its_places_are_shown(
             (1, '["t",0]', 5, 25, later),
             (1, '["t",1]', 0, 7, NOW),
             (2, '["t",0]', 5, None, NOW),
-            # This watcher has caught up. Its row stays only because the broker was not advanced to its position.
+            # This watcher has caught up. Its row stays until the broker advances to its position.
             (3, '["t",0]', 25, 25, NOW),
         ):
             session.add(

@@ -1,4 +1,4 @@
-"""On each database, the cost of a list depends on the rows that it shows, even if there are very many others."""
+"""On each database, the cost of a list depends on the rows that it shows, not on the rows that it leaves out."""
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -23,8 +23,8 @@ from triggerer.store.schema.models import QueuedAssetEvent
 TAKEN, SILENT = 40_000, 20_000
 RUNS = TAKEN // 10
 
-# The first TAKEN events belong to the asset `often`, except 11, 22 and 33, which belong to `rare`. Ten of these events
-# in turn are in one run. The later events belong to `silent`, for which no DAG waits.
+# Events 1 to TAKEN belong to the asset `often`, except 11, 22 and 33, which belong to `rare`. Each run took ten of
+# these events. The later events belong to `silent`, for which no DAG waits.
 _NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 _ASSET = f"""CASE WHEN i > {TAKEN} THEN 3 WHEN i IN (11, 22, 33) THEN 2 ELSE 1 END"""
 _RUN = """

@@ -124,10 +124,7 @@ async def test_a_deadline_that_lies_ahead_wakes_a_scheduler_that_has_just_starte
 
 @asynccontextmanager
 async def _scheduling(*databases: Database) -> AsyncIterator[None]:
-    """Run a scheduler on each of these databases.
-
-    A scheduler sweeps once an hour, so during a test only wake-ups and due times cause a look.
-    """
+    """Run schedulers that sweep once an hour, so that only wake-ups and due times cause a look during a test."""
     async with anyio.create_task_group() as tasks:
         for database in databases:
             await tasks.start(Scheduler(database, sweep_interval=timedelta(hours=1)).run)

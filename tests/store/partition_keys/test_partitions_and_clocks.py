@@ -38,7 +38,7 @@ TIMES = (
 async def _set_back(database: Database) -> None:
     """Add an hour to all stored instants, as if the clock had been set back by an hour.
 
-    A test then needs a new scheduler, which has not looked at any DAG before.
+    A scheduler remembers when the DAGs are due, so a test then needs a new scheduler.
     """
     async with database.transaction() as session:
         for model, name in TIMES:
@@ -81,10 +81,7 @@ async def test_a_key_that_was_due_and_held_back_is_due_at_once(
 async def test_a_key_that_was_due_is_not_passed_by_all_that_come_after_the_clock_was_set_back(
     database: Database,
 ) -> None:
-    """A key that became due before the clock was set back stays ahead of keys that come later.
-
-    Here more keys are due than the scheduler creates runs for at once (`max_dagruns_to_create_per_loop`).
-    """
+    """More keys are due than the scheduler creates runs for at once (`max_dagruns_to_create_per_loop`)."""
     await _by_key(database, max_active_runs=1)
     scheduler = Scheduler(database, max_dagruns_to_create_per_loop=2)
     await emit_keys(database, ["x"])

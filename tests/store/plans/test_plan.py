@@ -33,10 +33,6 @@ def _by_id(plan: FolderPlan) -> dict[str, DagPlan]:
 
 
 async def _seed(database: Database) -> None:
-    """Add a DAG on `a`, and a paused DAG on `a` and `b`.
-
-    Then add three events of `a`, each with a run, and one event of `b`.
-    """
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     await add_dag(database, "on_a", asset_json("a"), assets=[1])

@@ -210,7 +210,8 @@ async def test_a_report_of_an_older_epoch_is_refused_even_if_the_attempt_has_the
     await claim_one(database)
     await recover(database)
     old = await claim_one(database)
-    # This executor was taken for dead before its attempt began. It claims the run again, under the same number.
+    # The service took this executor for dead before the attempt began. The executor claims the run again, with the same
+    # attempt number.
     await recover(database)
     new = await claim_one(database)
     assert (old.attempt, old.epoch < new.epoch) == (new.attempt, True)
@@ -397,7 +398,7 @@ _REFUSE_ATTEMPTS = (
 
 
 async def blocked(database: Database) -> tuple[RunOrder, RunOrder]:
-    """Return an attempt that may still be at work, and the run's next attempt, which cannot begin because of it."""
+    """Return an attempt that may still be at work, and the run's next attempt, which therefore cannot begin."""
     await queue(database, needs_spark=True)
     first = await claim_one(database, connect=SERVER)
     await recover(database)

@@ -116,8 +116,7 @@ async def test_an_attempt_that_cannot_load_its_file_is_held_and_does_not_count(
                 await release_due(session, holds_broken=True, executor="you", is_alone=False) == []
             )
             await session.execute(update(DagRun).values(held_until=datetime.now(UTC)))
-            # The executor "me" could not load the file. So it lets another executor try first, which may have the
-            # package.
+            # The executor "me" could not load the file. Another executor may have the missing package, so "me" waits.
             assert (
                 await release_due(session, holds_broken=True, executor="me", is_alone=False) == []
             )

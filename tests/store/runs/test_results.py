@@ -186,9 +186,9 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
 async def test_a_task_that_is_reported_as_running_together_with_the_runs_end_ends_with_the_run(
     database: Database, state: RunState
 ) -> None:
-    """A slow commit collects both reports into one group.
+    """While a commit is slow, both reports arrive, and the next commit writes them together.
 
-    In an earlier version, such a task stayed running for ever on PostgreSQL.
+    In an earlier version, the task then stayed running forever on PostgreSQL.
     """
     await add_dag(database, "d", None)
     (pk,) = await queue(database, "d", 1)

@@ -1,7 +1,7 @@
 """JSON as release 0.1.0 stores and sends it, and the same JSON with keys that a later release may add.
 
-During an upgrade, two releases read each other's JSON. So if a text of `GOLDEN` has to change, the previous release
-must be able to read the new form. CONTRIBUTING.md has the rules for JSON in the database.
+During an upgrade, two releases read each other's JSON. So a text of `GOLDEN` may change only if the previous release
+can read the new text. CONTRIBUTING.md has the rules for JSON in the database.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A new stream is not opened until all files of the DAGs folder have been read. Its watchers show this reason."""
+"""A new stream is not opened until all files of the DAGs folder have been read. Until then, its watchers say why."""
 
 from __future__ import annotations
 

@@ -242,8 +242,7 @@ async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_
 async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """The watcher moves to another consumer group of the topic and parks the message there again, under an equal
-    key."""
+    """The watcher moves to another consumer group of the topic, and parks the message again, under the same key."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await add_stream(database, other)
@@ -259,8 +258,7 @@ async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
 async def test_a_stored_message_that_was_parked_in_another_stream_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """In an earlier version, the message's bytes stayed after it was discarded, and counted towards the bound for
-    ever."""
+    """In an earlier version, the message's bytes stayed after it was discarded, and took up room forever."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     async with _writing(database) as writer:
@@ -469,8 +467,7 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
 
 
 async def test_a_message_that_is_kept_twice_at_once_is_kept_for_both(database: Database) -> None:
-    """While the database is away, a message may be broadcast again. Both copies are answered, and count as one
-    message."""
+    """While the database is away, a message may be broadcast again before it is stored."""
     await _watchers(database)
     async with _writing(database, ParkedBounds(max_messages=2)) as writer:
         assert await _store(writer, _kept(0), _kept(1), _kept(1), _kept(0)) == [None] * 4
@@ -599,7 +596,7 @@ async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked
 async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
-    """The DAGs folder may move a watcher before the stream's owner sees the replay. The move must not undo it."""
+    """A changed DAG file may move the watcher before the stream's owner sees the replay."""
     await _watchers(database)
     async with _writing(database) as writer:
         await _store(writer, MESSAGE)
@@ -633,10 +630,9 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
-    """The owner of a stream stores a missed message for a watcher that was moved to another stream, or deleted.
+    """An earlier version stored the message as part of the watcher's backlog (`kept`).
 
-    An earlier version stored the message as part of the watcher's backlog (`kept`). A moved watcher then received it in
-    its new stream. The message of a deleted watcher was never seen again.
+    A moved watcher then received the message in its new stream. A deleted watcher's message was never seen again.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
@@ -670,8 +666,7 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
 async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
-    """The former stream's owner may not know yet that the watcher has moved. Lanes of the two queues may have equal
-    names."""
+    """The old stream's owner may not know yet that the watcher has moved. Lanes of both queues may share a name."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await _move(database, 1, other)

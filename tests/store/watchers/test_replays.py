@@ -148,9 +148,9 @@ async def test_requests_for_a_watcher_go_with_it(watched: Database) -> None:
 async def test_a_former_stream_ends_no_place_in_the_one_that_its_watcher_has_moved_to(
     watched: Database,
 ) -> None:
-    """The streams are two consumer groups of one topic, so they have equal lanes.
+    """The two streams are consumer groups of one topic, so their lanes have the same names.
 
-    In an earlier version, the former stream deleted the position that the watcher had in its new stream.
+    In an earlier version, the old stream deleted the position that the watcher had in its new stream.
     """
     other = Fence("other", "another", 1)
     await add_stream(watched, other)

@@ -37,7 +37,7 @@ with DAG("d", schedule=a, description="one"):
 async def processing(
     database: Database, folder: Path, **settings: Any
 ) -> AsyncIterator[DagProcessor]:
-    # Scans are an hour apart. So in these tests, the operating system reports a change before a scan can find it.
+    # Scan so rarely that only the operating system's reports of changes wake the processor during a test.
     settings.setdefault("min_file_process_interval", timedelta(hours=1))
     # A missing file counts as deleted at once, unless a test says otherwise.
     settings.setdefault("removal_grace", timedelta())

@@ -158,8 +158,8 @@ async def test_a_start_for_which_no_process_can_be_had_is_a_plain_error(
         await parse_once(tmp_path)
 
 
-# A DAG file that kills its parser with a signal. A real file may do so through a C library that writes into the
-# parser's memory, or by taking so much memory that the kernel kills the parser.
+# A DAG file that kills its parser with a signal. A real file may crash the parser through a faulty C library, or take
+# so much memory that the kernel kills the parser.
 KILLS_ITS_PARENT = """\
 import os, signal
 from pathlib import Path

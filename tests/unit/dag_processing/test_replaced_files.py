@@ -63,9 +63,9 @@ def test_a_file_that_came_back_unnoticed_by_the_store_has_its_whole_grace() -> N
 async def test_a_file_that_was_there_while_the_database_was_away_is_not_deleted_early(
     database: Database, folder: Path, file: Path
 ) -> None:
-    """A file vanishes before an outage, is back during the outage, and vanishes again afterwards.
+    """A file vanishes before an outage, is back during the outage, and vanishes again afterwards (seed 302).
 
-    The store knows only the first of these instants. But `removal_grace` must count from the second (seed 302).
+    The store knows only when the file first vanished.
     """
     async with processing(database, folder, removal_grace=LONG):
         async with database.transaction() as session:

@@ -153,12 +153,12 @@ async def test_a_log_whose_file_system_hangs_is_done_without(
         assert await files.tail(str(path)) == ""
         tasks.cancel_scope.cancel()
     assert turns > 5
-    # The server answers again. So open both ends of the pipe, which ends the wait of the thread that was left behind.
+    # Open both ends of the pipe, as if the file server answered again. This ends the wait of the abandoned thread.
     ends = os.open(path, os.O_RDWR)
     monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
     path.rename(tmp_path / "pipe")
     with anyio.fail_after(60):
-        # The thread may write its own line into the new file first, so write until ours is the last.
+        # The abandoned thread may write its line into the new file first, so write until our line is the last.
         while not path.exists() or not path.read_text().endswith("run r: failed\n"):
             await anyio.sleep(0.01)
             await files.end(str(path), "r", "failed")

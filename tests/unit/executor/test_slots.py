@@ -207,7 +207,7 @@ async def test_the_killing_of_an_overdue_run_does_not_hit_a_later_run(
         first = await stage.process_of(0)
         await first.overrun()
         assert first.was_killed
-        # The first run has just reported its end, and its process lives on for a while, although it was killed.
+        # The first run reports its end just after the kill. Its process stays alive until `is_over` is set.
         first.end()
         second = await stage.process_of(1)
         await second.overrun()

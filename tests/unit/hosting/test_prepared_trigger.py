@@ -1,4 +1,4 @@
-"""The live member and the catch-ups of its watchers load and make one trigger, each at its own times."""
+"""Loads of one `PreparedTrigger`, which live delivery and catch-up begin independently."""
 
 from __future__ import annotations
 

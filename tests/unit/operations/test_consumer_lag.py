@@ -1,4 +1,4 @@
-"""The consumer lag of watchers: `measure_lag` is called once for each stream. Without an answer, the lag is unknown."""
+"""The consumer lag of watchers: `measure_lag` is called once for each stream. If it fails, the lag is unknown."""
 
 from __future__ import annotations
 

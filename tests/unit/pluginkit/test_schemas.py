@@ -198,8 +198,7 @@ def bill_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 async def test_a_protobuf_file_may_import_what_everybody_has(registry: Registry) -> None:
-    """Serializers do not register the common types of Google and Confluent as references. The decoder knows these
-    types."""
+    """Serializers do not register Google's and Confluent's common types, so the decoder must know these types."""
     serialized = base64.b64encode(bill_file().SerializeToString()).decode()
     made = registry.register("PROTOBUF", "syntax…", serialized=serialized)
     text = (
@@ -381,10 +380,9 @@ async def test_a_registry_that_refuses_or_is_away_is_told_apart(registry: Regist
 async def test_an_answer_that_is_no_registrys_fails_the_message_and_does_not_pass_it(
     registry: Registry, kind: str, page: str
 ) -> None:
-    """The page of a wrong URL says nothing about the message. So the error must not be a `ValueError`, at which a
-    filter rejects the message.
+    """A filter rejects a message at a `ValueError`, so the error must be of another class.
 
-    In an earlier version, a registry's URL that led to a web page made the filters reject all messages.
+    In an earlier version, filters rejected all messages when the registry's URL led to a web page.
     """
     registry.page = page
     with pytest.raises(BrokerRefused, match="the schema registry http://127") as error:

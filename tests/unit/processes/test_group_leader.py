@@ -29,8 +29,7 @@ os._exit(7)
 
 @pytest.fixture(autouse=True)
 def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """A list that gets each process group that is killed. Its leader must not be reaped before the kill, and must be
-    afterwards."""
+    """A list of the killed process groups. A group's leader must be reaped after the kill, and not before."""
     numbers: list[int] = []
     killpg = os.killpg
 

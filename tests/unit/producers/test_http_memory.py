@@ -103,10 +103,7 @@ def test_a_crash_before_the_state_gives_a_document_the_same_key_again() -> None:
 
 
 def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -> None:
-    """After a crash, the delivered version comes again with its number, and no other content gets that number.
-
-    The number is part of the idempotency key, and the version's event may be stored already.
-    """
+    """The number is part of the idempotency key, and the store may already have an event with this key."""
     memory = document()
     (up,) = take(memory, "up")
     memory.settle(up)

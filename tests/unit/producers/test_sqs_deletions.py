@@ -82,8 +82,8 @@ async def test_one_whose_handle_is_void_is_over_and_the_others_are_deleted(
     async with deletions(client, in_flight) as made:
         await made.delete(delivery)
     assert client.requests == [["h0", "h1", "h2"]]
-    # The handle of "m1" is void. If "m1" comes again, it must only be deleted. The other two were deleted, so they
-    # would be new.
+    # "m1" is done but was not deleted, so a new delivery of "m1" only needs deletion. "m0" and "m2" were deleted, so
+    # their ids count as new messages.
     new, done = in_flight.take(
         [{"MessageId": f"m{n}", "ReceiptHandle": "x", "Body": ""} for n in range(3)], 0.0
     )

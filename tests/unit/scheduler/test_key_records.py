@@ -1,4 +1,4 @@
-"""The run of a partition key starts after the DAG's quiet period. A clock that is set back delays it little."""
+"""The run of a partition key starts after the DAG's quiet period. A clock that is set back delays the run little."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_does_not_wait_until_it_has_caught_up(
     at_home = dag.dag
     dag.run(MIDNIGHT + 3_650 * DAY)
     ahead = dag.dag
-    # Restore the DAG of before the jump, but keep the values that were stored while the clock was ahead.
+    # Restore the DAG from before the jump, but keep the values that were stored while the clock was ahead.
     dag.dag = replace(
         at_home, stored_info=ahead.stored_info, last_run_at=ahead.last_run_at, now=at_home.now
     )
@@ -430,10 +430,7 @@ def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
 def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
     host: time_machine.Traveller,
 ) -> None:
-    """The DAG has no start date and no run, so its next run is stored before it is due, without a partition key.
-
-    When the run is created, the key is computed from its data interval.
-    """
+    """The DAG has no start date and no run. So its next run is stored before it is due, without a partition key."""
     daily = CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d")
     dag = Dag(host, OnTime(daily))
     assert dag.run(MIDNIGHT - HOUR) == []

@@ -433,7 +433,7 @@ def test_a_new_file_with_the_name_and_inode_of_a_moved_one_has_an_id_of_its_own(
         (first,), _ = moved(tmp_path)
     # Another process finds the file and its event becomes durable, but the process dies before the release.
     assert pending(tmp_path) == Pending([first])
-    # A file that is moved back has the same name and inode, as a new file that reuses the inode.
+    # Move the file back, so that its name and inode occur again, as if a new file had reused the inode.
     first.path.rename(tmp_path / "a")
     (second,), failures = moved(tmp_path)
     assert (failures, second.path) == ({}, first.path)

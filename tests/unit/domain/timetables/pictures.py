@@ -1,6 +1,6 @@
-"""The pictures of docs/reference/timetables.md and partitions.md, drawn from the answers of timetables.
+"""Draws the pictures of docs/reference/timetables.md and partitions.md from the answers of timetables.
 
-`.venv/bin/python -m tests.unit.domain.timetables.pictures` draws them again.
+To draw the pictures again, run `.venv/bin/python -m tests.unit.domain.timetables.pictures`.
 """
 
 import re

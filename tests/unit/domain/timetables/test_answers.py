@@ -91,7 +91,7 @@ def test_intervals_without_catch_up_begin_with_the_last_that_is_over() -> None:
 def test_a_cron_trigger_without_a_start_takes_the_tick_just_past(
     timetable: Timetable, now: str, first: str
 ) -> None:
-    """The tick may be five minutes old, or a tenth of the gap between two ticks if that is longer."""
+    """The tick may be at most five minutes old, or a tenth of the gap between two ticks if that is longer."""
     assert answer(timetable, now) == run(first)
     assert answer(timetable, now, catchup=True) == run(first)
 

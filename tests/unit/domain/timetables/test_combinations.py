@@ -185,7 +185,7 @@ def test_delayed_delays_timetables_whose_first_run_is_now() -> None:
 
 
 def test_a_delayed_timetable_repeats_no_time_that_the_last_run_covered() -> None:
-    """The DAG had the timetable without the delay before."""
+    """Before a change of the DAG, its timetable had no delay."""
     late = Delayed(ContinuousTimetable(), 8 * HOUR)
     found = ask(late, "2026-03-10 12:00", ("2026-03-10 11:00", "2026-03-10 11:59"))
     assert found is not None
@@ -448,7 +448,7 @@ def test_the_wishes_of_aip_39_are_answered_as_their_author_wanted() -> None:
         ("Monday", "Tuesday 00:00"), ("Tuesday", "Wednesday 00:00"), ("Wednesday", "Thursday 00:00"),
         ("Thursday", "Friday 00:00"), ("Friday", "Saturday 00:00"), ("Monday", "Tuesday 00:00"),
     ]  # fmt: skip
-    # The author asked for the "15th or last working day before". In 2021, 15 May is a Saturday, and 15 August a Sunday.
+    # AIP-39 asks for the "15th or last working day before". In 2021, 15 May is a Saturday, and 15 August a Sunday.
     pay = WorkdaysOfMonthTimetable(15, timezone="UTC")
     assert [day[:5] for day in instants(pay, "2021-03-16", 6)] == [
         "04-15", "05-14", "06-15", "07-15", "08-13", "09-15",

@@ -258,10 +258,7 @@ def test_a_key_leads_back_to_its_run(timetable: Timetable, moment: datetime) -> 
 def test_a_range_holds_the_runs_of_all_partitions_that_begin_in_it(
     timetable: Timetable, moment: datetime, length: int
 ) -> None:
-    """`runs_between` finds each run whose partition begins in the range, even if the run is due much later or earlier.
-
-    The expected runs come from a chain of runs that begins before the range and ends after it.
-    """
+    """The expected runs come from a chain of runs that begins before the range and ends after it."""
     end = moment + length * HOUR
     margin = next((days for mark, days in MARGINS.items() if mark in timetable.summary), 12) * DAY
     found = runs_between(timetable, moment, end, now=end + 400 * DAY)

@@ -226,7 +226,7 @@ def test_intervals_leave_nothing_out_and_repeat_nothing_where_clocks_change() ->
 def test_whenever_a_scheduler_asks_around_a_change_no_run_is_in_the_future_and_made_up_for(
     minutes: int,
 ) -> None:
-    """In apache/airflow#70089, the tick before the current time lay after it, or an interval had no length."""
+    """In apache/airflow#70089, the last tick before the current time was in the future, or an interval was empty."""
     for zone, change in (("America/New_York", at("2026-03-08 07:00")), ("America/New_York", at("2026-11-01 06:00")),
                          ("Australia/Lord_Howe", at("2026-10-03 15:30"))):  # fmt: skip
         now = change + timedelta(minutes=minutes)

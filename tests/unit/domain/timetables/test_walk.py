@@ -25,8 +25,8 @@ def random_expressions(seed: int, number: int) -> list[str]:
     cases, found = Cases(seed), []
     while len(found) < number:
         fields = cases.cron().split()
-        # Leave out expressions without five fields. Leave out marks such as `#` and `W` if both the day of the month
-        # and the day of the week are set: croniter reads them in its own way, and nobody writes such expressions.
+        # Leave out expressions without five fields. If both days (of the month and of the week) are set, also leave out
+        # marks such as `#` and `W`. Nobody combines these, and croniter has its own rules for them.
         special = (
             any(mark in fields[2] + fields[-1] for mark in "W#L") if len(fields) == 5 else True
         )
@@ -72,7 +72,7 @@ def check(
 def test_next_is_strictly_later_and_agrees_with_previous_and_with_match_where_clocks_change(
     zone: str,
 ) -> None:
-    """Compare on the days before and after a change of the clocks, and ask every seven minutes around it."""
+    """Compare the ticks within a day of a change of the clocks, and ask every seven minutes near the change."""
     draw = random.Random(zone)
     changes = clock_changes(zone) or (datetime(2026, 3, 29, tzinfo=UTC),)
     for number, change in enumerate(draw.sample(changes, min(2, len(changes)))):

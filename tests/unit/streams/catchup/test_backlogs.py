@@ -53,8 +53,7 @@ def live_in(backlogs: Backlogs, *, position: int, cursor: int) -> Backlog:
 
 
 def test_a_watcher_that_falls_behind_again_rereads_messages_that_are_not_durable() -> None:
-    """The live filter fails while events of the catch-up are not durable yet. So it must go back to the stored
-    position (seed 1631)."""
+    """The live filter fails while events of the catch-up are not durable (seed 1631)."""
     sink = Sink()
     backlogs = Backlogs(sink)
     before = live_in(backlogs, position=3, cursor=7)
@@ -78,10 +77,7 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """The cursor is after a gap, which is a range of positions without messages. The gap's first position is stored.
-
-    So a later owner of the stream finds the gap.
-    """
+    """The cursor is past a gap (positions without messages). The gap's start is stored, so a later owner finds it."""
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)
@@ -98,9 +94,9 @@ def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
-    """A rewind to 5 is stored while the group's position is unknown. Then the group turns out to be at 2.
+    """The watcher was rewound to 5 while the group's position was unknown. Then the group turns out to be at 2.
 
-    The watcher may have missed messages from 2 on, so it must go back to 2 (seed 581).
+    So the watcher may have missed messages from 2 on (seed 581).
     """
     sink = Sink()
     backlogs = Backlogs(sink)
@@ -150,10 +146,9 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
-    """Messages 11 and 12 were pulled before the broker learned that 8 had failed. So 8 comes again after they were
-    advanced.
+    """Messages 11 and 12 were pulled before 8 failed, so the broker redelivers 8 after the advance of 11 and 12.
 
-    The watcher was set back to 11. It must go back to 8.
+    From position 11, the watcher would never read 8.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)
@@ -180,7 +175,7 @@ def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_f
 ) -> None:
     """An advance of messages 5 to 8 deletes the row of position 7 (seed 2619).
 
-    If message 3 failed before, the broker redelivers 5 to 8. Then their advance does not count, and the row stays.
+    If message 3 failed before, the broker redelivers 5 to 8, so their advance does not count.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)

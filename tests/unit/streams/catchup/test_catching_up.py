@@ -312,7 +312,7 @@ async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_el
     "18: a watcher's position moves past a message when the derived events are durable"
 )
 async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) -> None:
-    """The store's answer comes late: the reader is past the refused message, and must go back to it."""
+    """The store answers late. The reader has passed the refused message by then, and must go back to it."""
 
     class Late(Sink):
         """Answers for events in the next turn of the event loop."""
@@ -325,7 +325,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
                 loop.call_soon(super().submit_nowait, *given)
 
     sink = Late()
-    # The last message before another lane's turn may be refused too.
+    # Refuse many messages in succession, so that the last message of one of the reader's bursts is refused too.
     refused = set(range(5, 40))
 
     def refuses(_: int, payload: Any) -> bool:
@@ -353,10 +353,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
 async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
     scene: Scene,
 ) -> None:
-    """A watcher falls behind at a message that its sibling has acked.
-
-    The broker must not advance past the message before the watcher's position is durable.
-    """
+    """The watcher falls behind at a message that its sibling has acked."""
     sink = Sink()
     fence = Fence("stream", "me", 1)
     specs = []
@@ -464,10 +461,7 @@ class Late(Sink):
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
-    """While "a" is outstanding, a watcher's new filter gets neither "b" nor "c".
-
-    Later the watcher falls behind, and reads both (seed 71415).
-    """
+    """The old filter's event of "a" may still be refused, so the new filter gets no message yet (seed 71415)."""
     sink = Late(1)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")
@@ -491,10 +485,7 @@ async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it
 async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_is_durable(
     scene: Scene,
 ) -> None:
-    """The group ends just before the last event is durable, and the lane gets no later message.
-
-    So no later advance would delete the row.
-    """
+    """The lane gets no later message, so no later advance will delete the row."""
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
     context = RuntimeContext(sink, sink, restart_first=0.2, restart_longest=0.2)
@@ -523,9 +514,9 @@ async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_i
 async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_before_all_is_durable(
     scene: Scene,
 ) -> None:
-    """The next group advances "b" before the last event is durable. No message follows "b".
+    """The next group advances "b", the lane's last message, before the sick watcher's last event is durable.
 
-    So no later advance would delete the row (the simulation's seed 50050).
+    So no later advance will delete the row (the simulation's seed 50050).
     """
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
@@ -555,8 +546,9 @@ async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_befor
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
-    """Between two backlogs nobody is behind, and the lane tail keeps no message. The second backlog must not read
-    the first one's lane tail."""
+    """The lane tail keeps messages only while a watcher is behind. So the lane tail of one backlog is useless for the
+    next backlog.
+    """
     async with StreamHarness(catch_up=True, persistence="auto") as streams:
         well = await streams.add(scene.watcher("well"))
         sick = await streams.add(scene.watcher("sick"))
@@ -580,11 +572,9 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
-    """The position was read before the new trigger was loaded. Meanwhile the watcher caught up, and the row was
-    deleted.
+    """The new trigger comes with an old position, although the watcher has caught up and its row was deleted.
 
-    If the watcher went back to this position, no row would name the messages that it has to read again. A crash would
-    lose them (the simulation's seed 13687).
+    If the watcher went back without a row, a crash would lose messages (the simulation's seed 13687).
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: True

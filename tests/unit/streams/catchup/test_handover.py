@@ -193,9 +193,9 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """The stored position comes after a gap: positions without a message. The new owner does not know the gap.
+    """The stored position comes after positions without a message, which the new owner does not know.
 
-    In an earlier version, the new owner waited for an advance past the gap.
+    In an earlier version, the new owner waited for an advance past these positions.
     """
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")
@@ -331,10 +331,9 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(scene: Lively) -> None:
-    """A sick watcher reads "a" while it catches up. When "a" is redelivered, the watcher counts as having acked it.
+    """In an earlier version, the watcher's row was gone when the broker redelivered "a".
 
-    In an earlier version, its row was gone by then. So the message failed for all, until the broker gave it up (seed
-    2619).
+    So "a" failed for all watchers, until the broker gave "a" up (seed 2619).
     """
     sink = scene.sink
     scene.broker.max_deliveries = 2

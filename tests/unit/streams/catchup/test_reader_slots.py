@@ -32,7 +32,7 @@ class WithEndsThatFail(Breaking):
 
 
 class Slow(WithoutEnds):
-    """A producer that connects for each reading. This takes ten times as long as an idle reader keeps its slot."""
+    """A producer that connects for each reading, ten times as long as an idle reader keeps its slot."""
 
     async def read_lane(self, lane: Hashable, position: Any) -> AsyncIterator[Any]:
         await anyio.sleep(10 * IDLE_S)
@@ -49,7 +49,7 @@ class WatchingWithoutEnds(Watching):
 
 
 class SceneWithoutEnds(Scene):
-    """Each watcher is behind from the first message on, in the lane that has the watcher's number.
+    """Each watcher is behind in the lane with the watcher's number, from the lane's first message on.
 
     The ends of the lanes are unknown, so no watcher goes live before a broadcast.
     """
@@ -87,8 +87,9 @@ async def member(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterat
 async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_reading(
     scene: SceneWithoutEnds, producer: type[Breaking], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty watchers share eight reader slots. In an earlier version, the first eight kept the slots at the ends of
-    their lanes."""
+    """Twenty watchers share eight reader slots. In an earlier version, the first eight watchers kept their slots while
+    they waited at the ends of their lanes.
+    """
     monkeypatch.setattr(scene, "producer", producer)
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
@@ -160,10 +161,10 @@ async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
 async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """A lane that gave its slot up asks for a slot again after a while. Two other signals may not come in time:
+    """Two signals may not come in time:
 
-    - The lane's next message would wake the lane, but the poll may not have reached this message.
-    - A slot that becomes free would do too, but the readers in the slots may read for hours.
+    - The lane's next message: the poll may not have reached this message.
+    - A free slot: the readers in the slots may read for hours.
     """
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)

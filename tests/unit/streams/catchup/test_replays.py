@@ -170,7 +170,7 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
         scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(5)]
         await streams.restart(one)
         await streams.quiesce()
-        # The watcher fails at 3 and waits before its next try. The replay begins at 2, so it does not wait.
+        # The watcher has failed at 3, and waits before its next try. A replay from 2 does not wait for this try.
         await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
         await streams.quiesce()
         assert payloads_of(one) == [0, 1, 2, 2]
@@ -321,11 +321,7 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
 async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
     scene: Scene,
 ) -> None:
-    """The replay's position and a later one, at which the watcher falls behind, become durable after the stream was
-    abandoned.
-
-    So the request has not ended, and the next owner carries it out again.
-    """
+    """Two positions become durable only after the stream was abandoned: the replay's, and that of a later failure."""
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])

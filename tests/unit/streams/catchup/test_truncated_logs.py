@@ -164,7 +164,7 @@ async def test_a_watcher_that_is_behind_reads_the_new_messages_and_not_the_lost_
 async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
     """The new messages have lower offsets than the one at which the watcher went live.
 
-    In an earlier version, they counted as read.
+    So in an earlier version, the new messages counted as read.
     """
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink) as (manager, *_):
@@ -182,7 +182,7 @@ async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
 
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None:
-    """The watcher is before the cut, and has lost messages in memory."""
+    """The watcher has not reached the cut, and the lane tail still has messages that the log has lost."""
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink):
         await behind_at(scene, sink, "old 3", 50)
@@ -199,7 +199,7 @@ async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 @pytest.mark.parametrize("stands_at", [3, 5, 8, 40])
 async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
-    """The log is cut before the service starts, and the stored position does not tell that the cut was unknown then."""
+    """The log was cut before the start. A stored position does not say which cuts were known when it was stored."""
     scene, sink = Cutting(), Sink()
     scene.publish(*old(0, 50))
     scene.broker.seek(4)
@@ -213,9 +213,9 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
 
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 async def test_a_watcher_that_fails_with_a_lost_message_misses_no_later_one() -> None:
-    """The store refuses the event of "old 15", a message that the log then loses.
+    """The store refuses the event of "old 15", and then the log loses this message.
 
-    The sibling waits at "old 9" until the sick watcher has caught up. So the outcome of "old 15" is known only later.
+    The sibling waits at "old 9", so "old 15" is outstanding until the sick watcher has caught up.
     """
     scene, sink = Cutting(), Sink()
     sink.refuses = lambda watcher, payload: (watcher, payload) == (SICK, "old 15")

@@ -165,8 +165,7 @@ async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothin
     upstream: Upstream, name: str
 ) -> None:
     async def shielded(_: object) -> None:
-        # An advance that cannot be cancelled. The group's pump waits for it, and continues only after the filters have
-        # ended.
+        # This advance cannot be cancelled. So the group's pump continues only after the filters have ended.
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.1)
 

@@ -157,7 +157,8 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         await streams.sleep(50)
         upstream.put("stuck", lane="other")
         await streams.quiesce()
-        # The deadlines are checked at 60 s, because of the first broadcast. The check finds this advance still in time.
+        # Because of the first broadcast, the deadlines' task wakes up at 60 s, and first sees this advance. So the
+        # advance is overdue at 120 s.
         await streams.sleep(69.9)
         assert one.error is None
         await streams.sleep(0.1)
@@ -489,10 +490,7 @@ async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_err
 async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
     who: str, upstream: Upstream
 ) -> None:
-    """The event is broadcast 40 s after the start, so it is overdue at 100 s.
-
-    The task that checks deadlines wakes up at 60 s, and finds nothing overdue. It must still wake up at 100 s.
-    """
+    """The event is broadcast at 40 s. The check at 60 s finds nothing overdue, so a check must follow at 100 s."""
     if who == "holds its event":
         upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=60, close_timeout=0.5)) as service:

@@ -633,7 +633,7 @@ async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
         await service.pass_time(1)
         assert [one.state for one in both] == [MemberState.RUNNING] * 2
         if end.startswith("advance"):
-            # In these cases "after" was pulled, and its advance failed. Put it again, as a broker would redeliver it.
+            # The group pulled "after", but the advance failed. So put "after" again, as a broker would redeliver it.
             upstream.put("after")
         await service.settle_down()
         assert upstream.outcomes() == {"before": (2, 0, 0), "after": (2, 0, 0)}
@@ -685,7 +685,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_group_is_opened_agai
     "7: a subscriber that does not resolve a message within the ack timeout of its broadcast fails"
 )
 async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream) -> None:
-    """The timeout does not begin when the filter pulls a message: message 1 waits in the queue for 50 s of the 60 s."""
+    """Message 1 waits in the queue for 50 s of the 60 s, before the filter pulls it."""
     moves_on = anyio.Event()
 
     async def hold(event: Any) -> None:

@@ -1,4 +1,4 @@
-"""An isolated filter receives messages before its stream yields them. The stream must then yield just these messages.
+"""An isolated filter receives messages before its stream yields them. The stream must then yield exactly these.
 
 Otherwise the filter's events would be stored under the keys of other messages.
 """
@@ -61,7 +61,7 @@ class SlowSink(Sink):
 async def test_a_message_that_was_sent_ahead_is_yielded_even_if_its_lane_is_redelivered(
     scene: Scene, is_queue: bool
 ) -> None:
-    """The stream skipped the message, and yielded a later one in its place."""
+    """In an earlier version, the stream skipped the message, and yielded a later message instead."""
     Prefetching.surprises.clear()
     scene.is_queue = is_queue
     sink = SlowSink()

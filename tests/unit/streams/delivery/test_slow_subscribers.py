@@ -186,7 +186,7 @@ async def test_no_subscriber_counts_as_slow_while_the_store_is_slow_but_afterwar
         await sink.until(lambda: is_full(manager))
         await some_turns()
         assert slow.subscriber.is_present
-        # The store has room again, while no message of this stream moves. The check must run again because of the room.
+        # The store has room again, but no message of this stream moves. The store's signal must start the check.
         sink.is_full = False
         sink.has_room.notify_all()
         await sink.until(lambda: ("well", texts(0)[-1]) in any_scene.opened)
@@ -253,8 +253,7 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
 
     sink = Sink()
     any_scene.watcher = lambda name: Busy(any_scene.name, name)  # type: ignore[method-assign]
-    # If the subscribers have different speeds, publish little at once. In a long backlog, the slower one would fall
-    # behind.
+    # If the subscribers' speeds differ, publish few messages at once. Otherwise the slower subscriber falls behind.
     at_once = 80 if turns[0] == turns[1] else 8
     async with two(any_scene, sink, settings(0.0, **bounds)):
         for first in range(0, 80, at_once):
@@ -267,7 +266,7 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
 async def test_the_last_subscriber_of_a_single_large_message_has_the_overflow_grace(
     any_scene: Scene,
 ) -> None:
-    """A subscriber that is the last with a single message need not be slow."""
+    """The last subscriber of a single message is not necessarily slow."""
     sink = Sink()
     gate = any_scene.gates["slow", LARGE] = anyio.Event()
     async with two(any_scene, sink, settings(60.0, **BYTES)) as (_, slow, _):
@@ -319,8 +318,7 @@ async def test_a_lone_subscriber_is_waited_for(any_scene: Scene, bounds: dict[st
 async def test_a_sibling_that_is_behind_in_the_lane_itself_waits_for_nobody_until_it_is_live_there(
     any_scene: Scene, first_on: str
 ) -> None:
-    """ "slow" is the only live subscriber. If it fell behind too, the message would have failed for all, and cost a
-    delivery."""
+    """If "slow", the only live subscriber, fell behind too, the message would fail, and be delivered again."""
     sink = Sink()
     first, *others = texts(0)
     # "well" falls behind at the first message, and then hangs at it.
@@ -353,7 +351,7 @@ async def test_where_all_others_are_behind_one_that_hangs_costs_its_message_no_d
     kind: type[Watching],
     bounds: dict[str, int],
 ) -> None:
-    """All others are behind, so no sibling waits for "slow". If it fell behind, its message would fail for all,
+    """No sibling waits for "slow", because "well" is behind. If "slow" fell behind too, its message would fail for all,
     again and again."""
     monkeypatch.setattr(any_scene, "watcher", lambda name: kind(any_scene.name, name))
     sink = Sink()

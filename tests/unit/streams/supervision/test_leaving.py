@@ -18,7 +18,7 @@ from triggerer.streams import MemberState, RuntimeSettings
 
 
 class YieldsThenWaits(Acking):
-    """Derives an event from each message. The trigger named "leaves" then keeps its first message open for ever."""
+    """Derives an event from each message. The trigger named "leaves" then keeps its first message open forever."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -277,8 +277,7 @@ async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watc
 async def test_a_subscriber_that_leaves_in_the_tick_of_its_failure_is_owed_nothing(
     upstream: Upstream, on_purpose: bool
 ) -> None:
-    """In an earlier version, the subscriber then counted as absent for ever, and all later messages were
-    redelivered."""
+    """In an earlier version, the subscriber then counted as absent forever, and all later messages were redelivered."""
     settings = RuntimeSettings(ack_timeout=30.0)
     async with supervised(settings) as service:
         leaves, _ = service.host(

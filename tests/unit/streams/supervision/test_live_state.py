@@ -206,9 +206,9 @@ async def test_a_derived_event_tells_when_its_message_was_published(scene: Scene
 
 @contextmanager
 def changing(*containers: dict[Any, Any], every: int) -> Iterator[None]:
-    """While the code in this context runs, remove the last item of the containers or add it again, in turns.
+    """While the code in this context runs, remove the last item of the containers, add it again, and so on.
 
-    The event loop's thread may change the containers in this way while another thread reads them.
+    The event loop's thread may change the containers like this while another thread reads them.
 
     Args:
         every: The containers change before every n-th line of the code.

@@ -55,10 +55,9 @@ class WatchingTelling(Watching):
 
 @pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
-    """An earlier version used the end of a lane that the previous group had looked up.
+    """In an earlier version, the watcher went live at a lane end that the previous group had looked up.
 
-    The watcher went live at this old end. So it missed the messages that the previous group broadcast and advanced
-    after the look-up.
+    So the watcher missed the messages that the previous group broadcast and advanced after the look-up.
     """
     scene, sink = Telling(), Sink()
     scene.publish("g", lane="x")
@@ -126,9 +125,8 @@ class Holding(Sink):
 async def test_answers_for_an_earlier_group_move_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store answers the earlier group while the next group runs. The two groups number messages differently.
-
-    In an earlier version, such an answer moved a position to the earlier group's number, and messages were skipped.
+    """The two groups number messages differently. In an earlier version, a late answer moved a position to the earlier
+    group's number, and messages were skipped.
     """
     missed = ["bad", "b1", "b2", "b3"]
     scene.is_queue, sink = True, Holding(SICK, missed)

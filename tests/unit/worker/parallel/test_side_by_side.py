@@ -193,8 +193,7 @@ traced()
 
 
 def test_functions_can_be_traced_after_a_time_limit_that_was_not_reached() -> None:
-    """In an earlier version, traced functions then hung in Python 3.11, because an exception was withdrawn that had
-    not been raised."""
+    """In an earlier version, traced functions hung in Python 3.11, because the time limit withdrew an exception."""
     subprocess.run([sys.executable, "-c", TRACED_AFTER_A_LIMIT], check=True, timeout=60)
 
 

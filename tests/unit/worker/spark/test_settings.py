@@ -130,8 +130,8 @@ def test_a_session_on_a_cluster_holds_executors_only_while_it_has_work(master: s
     given = conf(SparkSettings(master=master))
     assert given["spark.dynamicAllocation.enabled"] == "true"
     assert given["spark.dynamicAllocation.shuffleTracking.enabled"] == "true"
-    # Spark's defaults for the first two of these timeouts are infinite: shuffle files and cached data would keep an
-    # executor for ever.
+    # Spark's defaults for the first two of these timeouts are infinite. So shuffle files and cached data would keep an
+    # executor forever.
     for key in ("shuffleTracking.timeout", "cachedExecutorIdleTimeout", "executorIdleTimeout"):
         assert given[f"spark.dynamicAllocation.{key}"].removesuffix("s").isdigit()
     assert ("spark.executor.cores" in given) == master.startswith("spark://")

@@ -97,7 +97,7 @@ def scene(place: Place, tmp_path: Path, server: int) -> Scene:
 def test_a_failed_try_whose_server_does_not_answer_is_unknown_and_the_next_try_waits_for_its_end(
     scene: Scene,
 ) -> None:
-    """The try was reported as failed. So the next try, or the next attempt, could work beside its operations."""
+    """In an earlier version, the try counted as failed, so the next try could work beside its operations."""
     place = scene.place
     place.answers = [Unknown("it does not answer")]
     with pytest.raises(RunFailed, match="no orders"):

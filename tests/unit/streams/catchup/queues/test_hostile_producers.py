@@ -26,9 +26,9 @@ from triggerer.streams.pending_limit import PendingLimit
 
 
 class HostileScene(Scene):
-    """A scene whose producer raises when it is asked for the key of "bad", or for any position if `is_lost` is set.
+    """A scene whose producer raises for the key of "bad". If `is_lost` is set, it raises for every position.
 
-    The watcher "well" derives no event from "bad", so the runtime does not need the key of "bad" for this watcher.
+    "well" derives no event from "bad", so only "sick" needs the key of "bad".
     """
 
     def __init__(self) -> None:
@@ -84,11 +84,9 @@ def scene() -> HostileScene:
 async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
     scene: HostileScene, takes_it: bool
 ) -> None:
-    """The producer raises when it is asked for the key of "bad". So the message is parked under a key with its
-    position.
+    """If the filter accepts "bad", the producer's error is the only reason to park the message.
 
-    If the filter accepts the message, this error is the only reason for parking it. In an earlier version, it ended the
-    service.
+    In an earlier version, this error ended the service.
     """
     sink, pending = Sink(), PendingLimit(10)
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it
@@ -108,8 +106,7 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
 async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     scene: HostileScene,
 ) -> None:
-    """An event that cannot be submitted must not count towards the limit on pending events, which all watchers
-    share."""
+    """All watchers share the limit on pending events."""
 
     def raise_at_bad(watcher_id: int, payload: Any) -> bool:
         if payload == "bad":
@@ -228,8 +225,7 @@ async def test_undecided_messages_are_read_in_order_even_without_a_key(
 async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_another_group(
     scene: HostileScene,
 ) -> None:
-    """The messages of two groups have equal numbers. In an earlier version, the second replaced the first in the
-    store."""
+    """The messages of two groups have equal numbers. In an earlier version, the second message replaced the first."""
     sink = Sink()
     scene.is_queue, scene.has_keys = True, False
     scene.keyless.clear()
@@ -254,7 +250,7 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
 async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_on(
     scene: HostileScene,
 ) -> None:
-    """In an earlier version, this error was raised in the task that stores the positions of all streams."""
+    """In an earlier version, the producer's error was raised in the task that stores the positions of all streams."""
     sink = Sink()
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")

@@ -165,7 +165,7 @@ async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene
 
 @pytest.mark.rule("attempts are counted in memory only, so their limit is never reached")
 async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
-    """Each start allows one more attempt. The count of failures must grow from start to start, and reach the limit."""
+    """Each start allows one more attempt, so the limit is reached only if the count grows from start to start."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
 

@@ -46,10 +46,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) -> None:
-    """If a watcher fails every message, the fault is in the watcher, not in a message.
-
-    So nothing is parked. The lane waits, and only its oldest message is tried.
-    """
+    """The fault is in the watcher, not in a message. So in the end, only the lane's oldest message is tried."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink):
@@ -81,10 +78,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
-    """A service is away, so the watcher fails each message that it wants. It ignores nine of ten messages.
-
-    Ignored messages do not prove that the watcher works. So nothing is parked.
-    """
+    """A service is away, so the watcher fails each message that it wants. The watcher ignores nine of ten messages."""
     sink = Sink()
     scene.ignores = lambda event: event % 10 != 0
     scene.fails["sick"] = lambda event: True

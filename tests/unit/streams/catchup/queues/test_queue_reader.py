@@ -125,10 +125,7 @@ async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
 
 
 async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
-    """The first reading is for all lanes. "b" finds no room in it, after "a" and the large message.
-
-    So the reader drops "a" too, and later reads the lane "late" alone, from "a" on.
-    """
+    """The first reading is for both lanes. After the large message and "a", the reading has no room for "b"."""
     store = Store()
     store.add("late", "a")
     store.add("large", "x" * LIMIT)

@@ -193,8 +193,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
 
 @pytest.mark.rule("18: a trigger's selector decides which missed messages are stored")
 async def test_no_unwanted_message_is_stored_for_a_watcher_that_fails(scene: Scene) -> None:
-    """When the filter failed with the first message, the other messages were in its subscriber's queue. Its selector
-    does not want them."""
+    """The filter fails while messages that its selector does not want are in the subscriber's queue."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
     scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
@@ -490,8 +489,8 @@ async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(sc
         await sink.until(lambda: ("well", "b") in scene.opened)
         catch_up.set()
         await sink.until(lambda: ("sick", "b") in scene.opened)
-        # The filter has "b" open, and "c" and "d" are next. Let the group resolve all three, and then the filter
-        # continue.
+        # The sick watcher's second filter has "b" open. Let the group resolve "b", "c" and "d" before this filter
+        # continues.
         scene.returns.add(("sick", "b"))
         resolve.set()
         await sink.until(lambda: scene.broker.committed() == 4)
@@ -819,7 +818,7 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
 async def test_what_fails_after_its_stream_was_closed_submits_nothing(scene: Scene) -> None:
     """The filter is woken before its stream is closed, and fails afterwards.
 
-    By then the lease may be over, and the store would refuse to store the message.
+    By then the lease may have ended, and the store would refuse the message.
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"

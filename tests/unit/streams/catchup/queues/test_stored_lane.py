@@ -18,7 +18,7 @@ def given(kept: StoredLane) -> int | None:
 
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
-    """The row had to wait for room. In the simulation's seed 473 it was then neither read nor deleted."""
+    """In the simulation's seed 473, the row waited for room in the store, and was then neither read nor deleted."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.mark_passed("key 1")
