@@ -1,7 +1,8 @@
-"""`logs?follow=true` sends a log from its beginning when the log is replaced, and sends its headers at once."""
+"""`logs?follow=true` sends a log from its beginning when the log is replaced, and sends the rest or breaks off."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,10 @@ from sqlalchemy import update
 from tests.api.conftest import Api
 from tests.api.test_connections import served
 from triggerer.api.routes import logs
+from triggerer.api.run_log import LogPart, LogReader
 from triggerer.domain.run_logs import log_path
+from triggerer.domain.runs import RunState
+from triggerer.errors import ServerBusy
 from triggerer.executor.log_server import LogServer
 from triggerer.processes.instance_ids import new_instance_id
 from triggerer.store.runs.log_addresses import log_address_for
@@ -46,6 +50,11 @@ class Followed:
     async def expect_end(self) -> None:
         with anyio.fail_after(10):
             assert [chunk async for chunk in self._chunks] == []
+
+    async def expect_break(self) -> None:
+        """Receive until the answer breaks off, so that the client knows that its end is missing."""
+        with pytest.raises(httpx.RemoteProtocolError):
+            await self.expect_end()
 
 
 @asynccontextmanager
@@ -171,3 +180,57 @@ async def test_an_offset_behind_the_end_waits_for_the_log_to_reach_it(
         with Path(log_path(str(tmp_path), "daily", "manual__1")).open("ab") as file:
             file.write(b"12345")
         await log.expect(b"345")
+
+
+class Machine:
+    """The machine that has the log. While it is silent, its log cannot be read."""
+
+    def __init__(self) -> None:
+        self.is_silent = False
+        self.refused_rest = anyio.Event()
+        """Set when the rest of the log of an ended run was requested in vain."""
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    read_now = LogReader.read
+
+    async def read(reader: LogReader, start: int, limit: int) -> LogPart:
+        if not machine.is_silent:
+            return await read_now(reader, start, limit)
+        if RunState(reader.row.state).is_final:
+            machine.refused_rest.set()
+        raise ServerBusy("the machine does not answer")
+
+    monkeypatch.setattr(LogReader, "read", read)
+    return machine
+
+
+async def test_the_rest_of_a_log_is_sent_when_its_machine_answers_again_after_the_end_of_the_run(
+    api: Api, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_REST_S", math.inf)
+    write_log(tmp_path, OLD)
+    async with followed(api) as log:
+        await log.expect(OLD)
+        machine.is_silent = True
+        write_log(tmp_path, OLD + NEW)
+        await change_run(api, state="success")
+        with anyio.fail_after(30):
+            await machine.refused_rest.wait()
+        machine.is_silent = False
+        await log.expect(OLD + NEW)
+        await log.expect_end()
+
+
+async def test_an_answer_breaks_off_if_the_rest_of_the_log_cannot_be_read(
+    api: Api, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_REST_S", 0.1)
+    write_log(tmp_path, OLD)
+    async with followed(api) as log:
+        await log.expect(OLD)
+        machine.is_silent = True
+        await change_run(api, state="success")
+        await log.expect_break()

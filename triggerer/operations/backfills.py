@@ -145,13 +145,15 @@ async def cancel_backfill(session: AsyncSession, actor: Actor, backfill_id: int)
     Raises:
         MoveRefused: There is no such backfill, or it has ended.
     """
+    await execution.lock(session, backfill_id)
     found = await listing.list_backfills(session, backfill_id=backfill_id)
     if not found:
         raise MoveRefused(
             f"there is no backfill {backfill_id}", hint="triggerer dags backfill --list"
         )
-    if found[0].state != "running" or await execution.cancel(session, backfill_id) is None:
+    if found[0].state != "running":
         raise MoveRefused(f"the backfill {backfill_id} has ended: {found[0].state}")
+    await execution.cancel(session, backfill_id)
     cancelled = await find_backfill(session, backfill_id)
     await record(
         session,

@@ -71,6 +71,16 @@ async def _view(database: Database) -> BackfillView:
         return (await list_backfills(session))[0]
 
 
+async def _until_blocking(session: AsyncSession) -> None:
+    """Wait until another transaction waits for a lock of this session. PostgreSQL announces no waiting."""
+    waiting = text(
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+    )
+    with anyio.fail_after(30):
+        while not await session.scalar(waiting):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
 async def _end(database: Database, *days: int, state: str = "success") -> None:
     """End the runs of these days, as an executor would."""
     async with database.transaction() as session:
@@ -286,6 +296,27 @@ async def test_backfills_are_listed_by_their_dag_its_assets_and_their_state(
     assert await listed(state="running", limit=0) == [running.id]
 
 
+async def test_of_two_cancellations_at_the_same_time_the_second_learns_that_the_backfill_is_cancelled(
+    postgres: Database,
+) -> None:
+    await add_dag(postgres, "d", DAILY, is_paused=True)
+    started = await _start(postgres, 1, 4)
+    refused: list[str] = []
+
+    async def cancel_second() -> None:
+        try:
+            async with postgres.transaction() as session:
+                await cancel_backfill(session, TESTER, started.id)
+        except MoveRefused as error:
+            refused.append(error.message)
+
+    async with anyio.create_task_group() as tasks, postgres.transaction() as session:
+        await cancel_backfill(session, TESTER, started.id)
+        tasks.start_soon(cancel_second)
+        await _until_blocking(session)
+    assert refused == [f"the backfill {started.id} has ended: cancelled"]
+
+
 async def test_a_run_that_came_meanwhile_is_not_made_again(daily: Database) -> None:
     await _start(daily, 1, 3, max_active=1)
     await _add_run(daily, 2, "success")
@@ -321,9 +352,6 @@ async def test_of_two_backfills_that_start_at_the_same_time_one_is_refused(
     postgres: Database,
 ) -> None:
     await add_dag(postgres, "d", DAILY, is_paused=True)
-    waiting = text(
-        "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-    )
     refused: list[str] = []
 
     async def start_second() -> None:
@@ -332,13 +360,11 @@ async def test_of_two_backfills_that_start_at_the_same_time_one_is_refused(
         except MoveRefused as error:
             refused.append(str(error))
 
-    # The first transaction stays open until the second waits for it. PostgreSQL announces no waiting.
+    # The first transaction stays open until the second waits for it.
     async with anyio.create_task_group() as tasks, postgres.transaction() as session:
         first = await start_backfill(session, TESTER, "d", day(1), day(4), max_active=2)
         tasks.start_soon(start_second)
-        with anyio.fail_after(30):
-            while not await session.scalar(waiting):  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+        await _until_blocking(session)
     async with postgres.reading() as session:
         assert [one.id for one in await list_backfills(session)] == [first.id]
     assert len(await _days(postgres, "queued")) == 2

@@ -136,6 +136,24 @@ async def test_one_cleaning_runs_at_a_time_until_its_process_is_dead(old: Databa
     assert (await state_of(old)).holder == "other"
 
 
+@pytest.mark.parametrize("outcome", [{"deleted": {"runs": 9}}, {"error": "too slow"}])
+@pytest.mark.parametrize("has_other_ended", [True, False])
+async def test_the_end_of_a_cleaning_that_lost_its_turn_leaves_the_outcome_of_the_other(
+    database: Database, outcome: dict[str, Any], has_other_ended: bool
+) -> None:
+    async with database.transaction() as session:
+        assert await begin_turn(session, "slow")
+    await set_expiry(database, -timedelta(seconds=1))
+    async with database.transaction() as session:
+        assert await begin_turn(session, "other")
+        if has_other_ended:
+            await end_turn(session, "other", deleted={"runs": 1})
+    before = await state_of(database)
+    async with database.transaction() as session:
+        await end_turn(session, "slow", **outcome)
+    assert await state_of(database) == before
+
+
 async def test_a_clock_that_was_set_back_ends_a_turn(old: Database) -> None:
     async with old.transaction() as session:
         await begin_turn(session, "a")

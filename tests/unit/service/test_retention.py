@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,21 +17,46 @@ NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
+@pytest.fixture
+def _machine_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set the time zone of this machine."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
 @pytest.mark.parametrize(
-    ("instant", "hours_east", "night"),
+    ("_machine_in", "instant", "night"),
     [
-        ("2026-11-28T12:00Z", 0, "2026-11-29T03:00Z"),
-        ("2026-11-28T02:59:59Z", 0, "2026-11-28T03:00Z"),
-        ("2026-11-28T03:00Z", 0, "2026-11-29T03:00Z"),
-        ("2026-12-31T23:00Z", 0, "2027-01-01T03:00Z"),
-        ("2026-11-28T22:30Z", 5, "2026-11-29T22:00Z"),
+        ("UTC", "2026-11-28T12:00Z", "2026-11-29T03:00Z"),
+        ("UTC", "2026-11-28T02:59:59Z", "2026-11-28T03:00Z"),
+        ("UTC", "2026-11-28T03:00Z", "2026-11-29T03:00Z"),
+        ("UTC", "2026-12-31T23:00Z", "2027-01-01T03:00Z"),
+        ("Asia/Karachi", "2026-11-28T22:30Z", "2026-11-29T22:00Z"),
+        # The clocks in Berlin are set forward at 02:00, and set back at 03:00.
+        ("Europe/Berlin", "2026-03-28T12:00Z", "2026-03-29T01:00Z"),
+        ("Europe/Berlin", "2026-03-29T00:59Z", "2026-03-29T01:00Z"),
+        ("Europe/Berlin", "2026-03-29T01:00Z", "2026-03-30T01:00Z"),
+        ("Europe/Berlin", "2026-10-24T12:00Z", "2026-10-25T02:00Z"),
+        ("Europe/Berlin", "2026-10-25T00:30Z", "2026-10-25T02:00Z"),
+        ("Europe/Berlin", "2026-10-25T01:30Z", "2026-10-25T02:00Z"),
+        ("Europe/Berlin", "2026-10-25T02:00Z", "2026-10-26T02:00Z"),
+        # In 2026 the clocks in Athens are set forward at 03:00, so there is no 03:00, and set back at 04:00, so 03:00
+        # comes twice: the first counts.
+        ("Europe/Athens", "2026-03-28T12:00Z", "2026-03-29T01:00Z"),
+        ("Europe/Athens", "2026-03-29T01:00Z", "2026-03-30T00:00Z"),
+        ("Europe/Athens", "2026-10-24T12:00Z", "2026-10-25T00:00Z"),
+        ("Europe/Athens", "2026-10-25T00:00Z", "2026-10-26T01:00Z"),
+        ("Europe/Athens", "2026-10-25T00:30Z", "2026-10-26T01:00Z"),
+        ("Europe/Athens", "2026-10-25T01:00Z", "2026-10-26T01:00Z"),
     ],
+    indirect=["_machine_in"],
 )
-def test_a_night_is_the_next_three_o_clock_of_the_machine(
-    instant: str, hours_east: int, night: str
-) -> None:
-    zone = timezone(timedelta(hours=hours_east))
-    assert night_after(datetime.fromisoformat(instant), zone) == datetime.fromisoformat(night)
+@pytest.mark.usefixtures("_machine_in")
+def test_a_night_is_the_next_three_o_clock_of_the_machine(instant: str, night: str) -> None:
+    assert night_after(datetime.fromisoformat(instant)) == datetime.fromisoformat(night)
 
 
 def test_nothing_is_deleted_for_an_hour_after_the_clock_was_set() -> None:

@@ -19,6 +19,7 @@ from triggerer.store.database.wakeups.signals import ALL, Signal, Subscription
 
 _COALESCE_S: Final = 1.0
 _HEARTBEAT_S: Final = 15.0
+"""How often a client receives `alive`, and its token or session is checked."""
 _LONGEST_S: Final = 3600.0
 _MOST_SUBJECTS: Final = 200
 _MOST_STREAMS: Final = 500
@@ -42,10 +43,10 @@ async def changes(api: Api, access: Caller) -> ServerSentEvent:
     - `changes` has data such as `{"runs": ["dag_a"], "streams": ["<id>"]}`. The keys are `runs`, `events`, `dags`,
       `backfills` and `streams`; a key without changes is missing. `streams` lists ids of streams, and the other keys
       list ids of DAGs. `["*"]` means all.
-    - `alive` comes at the start, and after each 15 seconds without a change.
+    - `alive` comes at the start, and every 15 seconds.
 
-    The answer ends after an hour, when the server stops, or soon after the token has become invalid. The client should
-    then connect again.
+    The answer ends after an hour, when the server stops, or within 15 seconds after the token has become invalid. The
+    client should then connect again.
     """
     api.refuse_followers(_MOST_STREAMS)
     return ServerSentEvent(hints(api, access))
@@ -57,33 +58,42 @@ async def hints(api: ApiContext, access: Access) -> AsyncIterator[ServerSentEven
         api.following(_MOST_STREAMS),
         api.database.wakeups.subscribe(*_TOPICS) as subscription,
     ):
-        began = looked_at = anyio.current_time()
+        began = anyio.current_time()
+        next_hint, next_look = began, began + _HEARTBEAT_S
         yield ServerSentEventMessage(event="alive", data="{}", retry=2000)
         while not api.closing.is_set() and anyio.current_time() < began + _LONGEST_S:
-            if anyio.current_time() >= looked_at + _HEARTBEAT_S:
-                looked_at = anyio.current_time()
+            hint = await _hint_between(api, subscription, next_hint, next_look)
+            if hint:
+                next_hint = anyio.current_time() + _COALESCE_S
+                yield ServerSentEventMessage(event="changes", data=orjson.dumps(hint).decode())
+            elif not api.closing.is_set():
+                next_look = anyio.current_time() + _HEARTBEAT_S
                 if not await is_access_valid(api, access):
                     return
-            hint = await _next_hint(api, subscription)
-            if hint:
-                yield ServerSentEventMessage(event="changes", data=orjson.dumps(hint).decode())
-                await _pause(api, _COALESCE_S)
-            elif not api.closing.is_set():
                 yield ServerSentEventMessage(event="alive", data="{}")
 
 
-async def _next_hint(api: ApiContext, subscription: Subscription) -> dict[str, list[str]]:
-    """Wait for a change, at most until the next heartbeat. Return the changed ids by topic."""
+async def _hint_between(
+    api: ApiContext, subscription: Subscription, earliest: float, latest: float
+) -> dict[str, list[str]]:
+    """Wait for a change. Return the changed ids by topic; empty if the API stops, or no change came in time.
+
+    Args:
+        earliest, latest: The instants between which a change is returned, on the clock of `anyio.current_time`. An
+            earlier change is returned at the instant `earliest`.
+    """
     announced: dict[Signal, set[str]] = {}
 
     async def wait() -> None:
         nonlocal announced
+        await anyio.sleep_until(earliest)
         announced = await subscription.wait()
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        await _pause(api, _HEARTBEAT_S)
+        with anyio.CancelScope(deadline=latest):
+            await api.closing.wait()
         tasks.cancel_scope.cancel()
     found: dict[str, set[str]] = {}
     for signal, subjects in announced.items():
@@ -92,11 +102,6 @@ async def _next_hint(api: ApiContext, subscription: Subscription) -> dict[str, l
         topic: [ALL] if ALL in subjects or len(subjects) > _MOST_SUBJECTS else sorted(subjects)
         for topic, subjects in found.items()
     }
-
-
-async def _pause(api: ApiContext, seconds: float) -> None:
-    with anyio.move_on_after(seconds):
-        await api.closing.wait()
 
 
 ROUTER = Router("/", route_handlers=[changes], tags=["Service"])

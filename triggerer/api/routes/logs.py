@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
@@ -28,6 +29,9 @@ _LOOK_S: Final = 0.5
 _ASK_EVERY: Final = 4
 _MOST_FOLLOWERS: Final = 32
 _LONGEST_S: Final = 3600.0
+_REST_S: Final = 30.0
+"""How long the API tries to read the rest of a log after the run has ended. The executor's machine may be slow to
+answer, or gone. In the second case, the copy in the bucket may still be under way."""
 _MEDIA_TYPE: Final = "text/plain"
 
 
@@ -109,17 +113,36 @@ async def _following(
     - The API stops, or an hour has passed.
 
     If the run's next attempt writes another log, that log is yielded from its beginning.
+
+    Raises:
+        TriggererError: The run has ended, and the rest of its log cannot be read. The error breaks the answer off, so
+            that the client notices that the log is not complete.
     """
     with api.following(_MOST_FOLLOWERS):
         async with open_log(api, row) as log:
             growing = GrowingLog(log, first)
             looks = 0
             deadline = anyio.current_time() + _LONGEST_S
+            rest_deadline = math.inf
             while True:
-                while (chunk := await _read_if_there(growing)) is not None:
-                    if chunk:
-                        yield chunk
-                if RunState(log.row.state).is_final or anyio.current_time() > deadline:
+                failure: TriggererError | None = None
+                try:
+                    while (chunk := await growing.read_on(_CHUNK_BYTES)) is not None:
+                        if chunk:
+                            yield chunk
+                except TriggererError as error:
+                    # A run that was queued again has no log yet, or its executor does not answer now.
+                    failure = error
+                now = anyio.current_time()
+                if not RunState(log.row.state).is_final:
+                    rest_deadline = math.inf
+                elif failure is None:
+                    return
+                else:
+                    rest_deadline = min(rest_deadline, now + _REST_S, deadline)
+                    if now > rest_deadline:
+                        raise failure
+                if now > deadline:
                     return
                 with anyio.move_on_after(_LOOK_S):
                     await api.closing.wait()
@@ -135,15 +158,6 @@ async def _following(
                     except TriggererError:
                         # The run was deleted, or the database is unavailable. The client must send its request again.
                         return
-
-
-async def _read_if_there(log: GrowingLog) -> bytes | None:
-    """Return the next bytes, or None if the log has no further bytes yet."""
-    try:
-        return await log.read_on(_CHUNK_BYTES)
-    except TriggererError:
-        # The caller tries again: a run that was queued again has no log yet, or its executor does not answer now.
-        return None
 
 
 ROUTER = Router("/", route_handlers=[logs], tags=["Runs"])

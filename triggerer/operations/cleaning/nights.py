@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta
 from typing import Final
 
-_HOUR: Final = 3
+_NIGHT: Final = time(3)
 
 
-def night_after(instant: datetime, zone: tzinfo | None = None) -> datetime:
-    """Return the first 03:00 after an instant.
+def night_after(instant: datetime) -> datetime:
+    """Return the first 03:00 after an instant, by the time zone of this machine.
 
-    Args:
-        zone: The time zone of the nights. None: the time zone of this machine.
+    In a night when the clocks change, 03:00 may come twice: then the first counts. If 03:00 is left out, the night
+    comes when 03:00 would have come without the change.
     """
-    local = instant.astimezone(zone)
-    night = local.replace(hour=_HOUR, minute=0, second=0, microsecond=0)
-    return night if night > local else night + timedelta(days=1)
+    # `astimezone()` gives an instant a fixed offset, which ignores that the clocks may change before the night. So the
+    # arithmetic is on naive datetimes: `timestamp()` asks the platform for the offset of a naive datetime.
+    night = datetime.combine(instant.astimezone(), _NIGHT)
+    if night.timestamp() <= instant.timestamp():
+        night += timedelta(days=1)
+    return datetime.fromtimestamp(night.timestamp(), UTC)

@@ -27,10 +27,14 @@ async def claim_key(session: AsyncSession, *, sender: str, key: str, request: st
     digest = digest_of(f"{sender}\0{key}")
     row = {"digest": digest, "request": request, "made_at": await database_now(session)}
     insert = insert_into(session, ApiRequest).values(row).on_conflict_do_nothing()
-    if await session.scalar(insert.returning(ApiRequest.digest)) is not None:
-        return None
     first = select(ApiRequest.request).where(ApiRequest.digest == digest)
-    return (await session.execute(first)).scalar_one()
+    while True:
+        if await session.scalar(insert.returning(ApiRequest.digest)) is not None:
+            return None
+        used: str | None = await session.scalar(first)
+        if used is not None:
+            return used
+        # On PostgreSQL, a cleaning may delete the old row between the two statements. Then the key is new again.
 
 
 async def delete_keys(session: AsyncSession, before: datetime) -> None:

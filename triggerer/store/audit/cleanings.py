@@ -86,7 +86,7 @@ async def end_turn(
     deleted: Mapping[str, int] | None = None,
     error: str | None = None,
 ) -> None:
-    """End a cleaning.
+    """End a cleaning, and store its outcome. If another cleaning has taken the turn, nothing changes.
 
     Args:
         deleted: The numbers of deleted rows and logs by kind, if the cleaning had no error.
@@ -95,8 +95,9 @@ async def end_turn(
     """
     row = await _locked(session)
     now = await database_now(session)
-    if row.holder == holder:
-        row.holder = row.expires_at = None
+    if row.holder != holder:
+        return
+    row.holder = row.expires_at = None
     if error is not None:
         row.failed_at, row.error, row.failures = now, error, row.failures + 1
     elif deleted is not None:

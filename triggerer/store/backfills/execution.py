@@ -75,17 +75,17 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     return begun
 
 
-async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
-    """Cancel pending intervals and keys, and end queued runs; return the number of ended runs.
+async def lock(session: AsyncSession, backfill_id: int) -> None:
+    """Lock a backfill, if there is one with this id: until the commit, no other transaction cancels or deletes it."""
+    await session.execute(select(Backfill.id).where(Backfill.id == backfill_id).with_for_update())
 
-    Runs that are already running continue to their end. Return None if the backfill does not exist or was already
-    cancelled.
+
+async def cancel(session: AsyncSession, backfill_id: int) -> None:
+    """Cancel the pending intervals and keys of a backfill, and end its queued runs. The caller has locked the backfill.
+
+    Runs that are already running continue to their end.
     """
-    backfill = await session.scalar(
-        select(Backfill).where(Backfill.id == backfill_id).with_for_update()
-    )
-    if backfill is None or backfill.cancelled_at is not None:
-        return None
+    backfill = await session.get_one(Backfill, backfill_id)
     now = backfill.cancelled_at = await database_now(session)
     for kind in (BackfillInterval, BackfillKey):
         await session.execute(
@@ -93,9 +93,8 @@ async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
             .where(kind.backfill_id == backfill_id, kind.state == PENDING)
             .values(state=CANCELLED)
         )
-    ended = await cancel_queued_of_backfill(session, backfill_id, now)
+    await cancel_queued_of_backfill(session, backfill_id, now)
     announce(session, Signal.RUNS_ENDED, backfill.dag_id)
-    return ended
 
 
 _Item = TypeVar("_Item", BackfillInterval, BackfillKey)

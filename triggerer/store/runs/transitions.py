@@ -179,12 +179,12 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
     return await _cancel_queued(session, _RUNS.c.cancel_requested.is_(True), datetime.now(UTC))
 
 
-async def cancel_queued_of_backfill(session: AsyncSession, backfill_id: int, now: datetime) -> int:
-    """End the queued runs of a backfill; return their number.
+async def cancel_queued_of_backfill(session: AsyncSession, backfill_id: int, now: datetime) -> None:
+    """End the queued runs of a backfill.
 
     These are runs that the backfill created, and older runs that it queued again.
     """
-    return len(await _cancel_queued(session, _RUNS.c.backfill_id == backfill_id, now))
+    await _cancel_queued(session, _RUNS.c.backfill_id == backfill_id, now)
 
 
 async def _cancel_queued(
