@@ -178,8 +178,8 @@ class Leases:
     def take_due(self, now: float) -> Due:
         """Return the leases to extend now.
 
-        Report the result by `extended`, `put_off` or `lose`. Without a report, a lease is due again after half a
-        deadline.
+        The caller reports the result to `extended`, `put_off` or `lose`. Without a report, a lease is due again after
+        half a deadline.
         """
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER

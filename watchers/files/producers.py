@@ -178,7 +178,7 @@ class MovingProducer(_PatternProducer):
     async def _claim(
         self, steady: Sequence[SeenFile], patterns: Sequence[NamePattern]
     ) -> AsyncIterator[AppearedFile]:
-        # First yield files that were moved after earlier scans. List them again: some may have been released meanwhile.
+        # First yield the files that were moved after earlier scans, and not released since the last listing.
         await self._has_pending()
         for file in self._pending.moved:
             if matching(file.name, patterns):

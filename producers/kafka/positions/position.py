@@ -31,9 +31,9 @@ class UsedOffsets(NamedTuple):
 class CutTopic(str):
     """A topic's id, with the cuts that were known when a message was read. Compares equal to the plain id.
 
-    After a cut, each message's position contains this object instead of the plain id. A `LaneReader` that begins at
-    such a position does not go back to the cuts in `used`, because the message was read after them. The store saves
-    only the plain id, so after a restart a `LaneReader` does go back.
+    After a cut, each message's position contains this object instead of the plain id. The message was read after the
+    cuts in `used`, so a `LaneReader` that begins at its position does not go back to them. After a restart it does go
+    back, because the store saves only the plain id.
     """
 
     __slots__ = ("used",)

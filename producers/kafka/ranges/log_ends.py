@@ -113,8 +113,8 @@ class LogEnds:
     ) -> Mapping[TopicPartition, int]:
         """Return where to begin in each partition whose topic is not in the bookmark, as `start` says.
 
-        A partition that is not in the result is read from its oldest offset. That applies to each topic that a pattern
-        finds after the first bookmark was stored.
+        A partition that is not in the result is read from its oldest offset. So is each topic that a pattern finds
+        after the first bookmark was stored.
         """
         if self._start == Start():
             # `start` is "earliest", and the oldest offsets are looked up already.
