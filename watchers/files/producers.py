@@ -6,8 +6,8 @@ fired.
 A scan has these steps:
 
 1. Find the files that can fire: the previous scan found them with the same inode, size and time of modification.
-2. If there are any, broadcast a `PatternSighting`, to which each filter adds its pattern. Because each scan does this,
-   a filter also gets files that were there before it joined.
+2. If there are any, broadcast a `PatternSighting`, to which each filter adds its pattern. Each scan asks again, so a
+   filter also gets files that were there before it joined.
 3. Deliver the files that match a pattern.
 """
 

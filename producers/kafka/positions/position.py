@@ -1,7 +1,7 @@
 """The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
-The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. The failure count of one message is
-enough, because a commit never passes a failed message.
+The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It has only the failure count of the next
+message, because a commit never passes a failed message.
 """
 
 from __future__ import annotations

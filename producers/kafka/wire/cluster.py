@@ -182,8 +182,8 @@ class Cluster:
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
 
-        A reader's messages of the epoch at or after this offset are lost: the log was cut. A partition is left out if
-        its broker does not know the epoch. The client must know the partitions' leaders (see `know_leaders`).
+        If a reader has read messages of the epoch at or after this offset, they are lost: the log was cut. A partition
+        is left out if its broker does not know the epoch. Call `know_leaders` first.
 
         Raises:
             BrokerUnavailable: The cluster does not answer, or a partition has no leader, or its leader has changed.
