@@ -246,8 +246,8 @@ def key_record(
     if at is not None and not is_postponed and known is not None and known.due_at is not None:
         # Further events postpone a run only if the DAG has a quiet period. So keep the earlier start.
         at = min(at, known.due_at)
-    # Events in the future do not count for the quiet period, because the time since such an event cannot be measured.
-    # If there is no other event, store `now` as the instant of the newest event.
+    # Events that lie far in the future do not count for the quiet period, because the time since such an event cannot
+    # be measured. If there is no other event, store `now` as the instant of the newest event.
     return KeyRecord(key, at, counted or now)
 
 

@@ -19,8 +19,8 @@ _VERSION = 1
 class UsedOffsets(NamedTuple):
     """Offsets that a log may use again after a cut, from `since` up to, but not including, `below`.
 
-    Lost messages at these offsets may have events already. So the idempotency key of a new message at such an offset
-    also contains `epoch`, the epoch of the leader that wrote the lost messages.
+    Lost messages at these offsets may have events already. So a new message at such an offset needs another idempotency
+    key: its key also contains `epoch`, the epoch of the leader that wrote the lost messages.
     """
 
     since: int

@@ -169,8 +169,8 @@ class Cluster:
     async def know_leaders(self, topics: Collection[str]) -> None:
         """Make the client look up the leaders of these topics' partitions now.
 
-        Otherwise the client's first request for an offset would fail for lack of a leader. The client would look the
-        leaders up, and repeat the request only after `retry_backoff_ms`.
+        Otherwise the client's first request for an offset would fail for lack of a leader, and the client would repeat
+        it only after `retry_backoff_ms`.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer, or refuses the request.
@@ -218,8 +218,9 @@ class Cluster:
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
         """Return a node and one of its connections, if possible a connection without fetches.
 
-        A broker answers the requests of a connection in order, so a fetch would delay a request. The coordinator's
-        connection carries no fetches. But while this member joins its group, the join would delay a request there too.
+        A broker answers the requests of a connection in order, so a request would wait for an earlier fetch. The
+        coordinator's connection carries no fetches. But while this member joins its group, a request would wait there
+        for the join.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.
