@@ -92,7 +92,7 @@ class FilesProducer(SharedStreamProducer):
         self._threads = CapacityLimiter(2)
 
     async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:
-        """Yield a `Sighting` of the names in the directory, and then the files that filters want, claimed.
+        """Yield a `Sighting` of the names in the directory. Then claim and yield the files that the filters want.
 
         Raises:
             BrokerRefused: There are files, and this user may not rename them.

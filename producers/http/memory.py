@@ -106,9 +106,9 @@ class Memory:
             if (delivered := state["delivered"]) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # The last version was delivered and not settled. The stored validators belong to the content before it.
-                # If the server now shows that earlier content again, this change must create an event. But with these
-                # validators, the server would answer 304, without the content.
+                # The last version was delivered and not settled, and the stored validators are from the version before.
+                # If the server shows that earlier version again, it would answer 304 to these validators, and the
+                # change back would create no event.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]
@@ -177,8 +177,8 @@ class Memory:
         version = None
         key = f"{self.source}/{one.digest}"
         if self.is_document:
-            # An earlier process may have stored events for this version. The version keeps its number, so that its key
-            # stays the same, and no second event is created.
+            # An earlier process may have stored events for the latest version. If this is the same version, it gets the
+            # same number and so the same key. Then no second event is created.
             if not (self._is_unsure and one.digest == self._latest):
                 self._latest_version += 1
             self._latest, self._is_unsure = one.digest, False

@@ -238,10 +238,13 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def fetch_wait_ms(self, usual_ms: int) -> int:
         """Return how long a broker may wait for messages before it answers the next fetch.
 
-        While the broker waits, it answers no later request of the connection either. So a busy stream lets the broker
-        wait only for `usual_ms`. An idle stream lets the broker wait longer, and so sends fewer requests. A stream is
-        idle if all this was true for `_IDLE_AFTER_S`: it delivered nothing, no message was in flight, and no lane was
-        paused or waited for a failed message.
+        A waiting broker answers no later request on the connection either. So a busy stream lets it wait only for
+        `usual_ms`. An idle stream sends fewer requests, because it lets the broker wait longer. A stream is idle if,
+        for `_IDLE_AFTER_S`:
+
+        - it delivered nothing,
+        - no message was in flight,
+        - no lane was paused or waited for a failed message.
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)

@@ -1,10 +1,10 @@
 """The messages in flight of one partition during one assignment, and the partition's committed position.
 
 Synchronous, without I/O. Each assignment of a partition creates a lane (`LaneInFlight`), and each message refers to its
-lane. `advance` ignores stale messages:
+lane. `advance` ignores stale messages. A message is stale in two cases:
 
-- The message's lane is closed, because the assignment has ended.
-- The message was delivered before the lane's last rewind, so its `delivery` number is lower than the lane's.
+- Its lane is closed, because the assignment has ended.
+- It was delivered before the lane's last rewind, so its `delivery` number is lower than the lane's.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class LaneInFlight:
     def after_cut(self, cut: DivergingEpoch, fetched_to: int, begin: int) -> LaneInFlight:
         """Return a new lane, which reads the messages that were written since the cut.
 
-        The new lane begins at the cut, or at an earlier message that is still in flight. Messages that the old lane has
-        delivered keep their keys, because the old lane's `used` does not change.
+        The new lane begins at the cut, or at an earlier message that is still in flight. The old lane's `used` does not
+        change, so the messages that it has delivered keep their idempotency keys.
 
         Args:
             fetched_to: The offset up to which the client has fetched. It may lie beyond the last delivered message.

@@ -1,8 +1,8 @@
 """The messages in flight: received, and neither acknowledged nor given back. Does no I/O, and reads no clock.
 
 The messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers it
-again. Until then, the later messages of the lane wait here. If they were given back too, Pub/Sub would count a failed
-delivery of each, and the subscription's dead-letter policy could remove them.
+again. Until then, the later messages of the lane wait here. They are not given back, because Pub/Sub would count a
+failed delivery of each, and the subscription's dead-letter policy could remove them.
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ class Leases:
                 self._schedule(part, now, now + deadline_s, self._half(now, deadline_s))
 
     def release(self, ack_ids: Iterable[str], now: float) -> list[float]:
-        """Stop extending the leases of messages that are acknowledged or given back. Return when each lease ends.
+        """Stop extending the leases of messages that are acknowledged or given back.
 
-        For an id without a lease, this is `now`.
+        Returns: When each lease ends; `now` for an id without a lease.
         """
         ends = []
         last: _Lease | None = None
@@ -178,8 +178,8 @@ class Leases:
     def take_due(self, now: float) -> Due:
         """Return the leases to extend now.
 
-        Report the result by `extended`, `put_off` or `lose`. Without a report, a lease is due again after half a
-        deadline.
+        The caller reports the result to `extended`, `put_off` or `lose`. Without a report, a lease is due again after
+        half a deadline.
         """
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER

@@ -14,9 +14,9 @@ _REMEMBERED: Final = 10_000
 class InFlight:
     """The messages of one stream that were passed to the producer and are not settled.
 
-    If a lock is lost while a watcher works on the message, the message comes again with a new lock. The existing
-    `Delivery` then gets the new lock, and no watcher receives the message again. Otherwise a watcher whose work takes
-    longer than a lock lasts would have to begin again each time.
+    If a lock is lost while a watcher works on the message, the message comes again with a new lock. Then the existing
+    `Delivery` gets the new lock, and no watcher receives the message again. Otherwise a watcher that works longer than
+    a lock lasts would never finish.
     """
 
     def __init__(self) -> None:

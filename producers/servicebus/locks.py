@@ -119,7 +119,7 @@ class MessageLocks:
     async def do_what_is_due(self, receiver: ServiceBusReceiver) -> None:
         """Renew the locks whose renewal is due, and call the functions that `delay` has put off until now.
 
-        A function is not called if its message's lock was lost or settled meanwhile.
+        A function is not called if its message was settled or lost its lock meanwhile.
         """
         now = anyio.current_time()
         due: list[LockedMessage] = []

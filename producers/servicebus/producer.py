@@ -123,7 +123,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     async def run(self) -> None:
         """Wait until the receivers in the SDK's thread end, and raise the error that ended them.
 
-        So the error ends the group at once, even if the stream is paused and `open_stream` is not iterated.
+        The error then ends the group at once, even while the stream is paused and nothing iterates `open_stream`.
         """
         await self._opened.wait()
         assert self._running is not None
@@ -222,7 +222,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no `dead_letter_queue`, or we may not send there.
-            BrokerUnavailable: The message could not be sent.
+            BrokerUnavailable: It is unknown whether the copy was sent.
         """
         delivery = self._find(event)
         if delivery is not None and not self._entity.is_dead_letter_queue:

@@ -55,8 +55,8 @@ class Settler:
     Args:
         holder: The receiver's `Link`, which has the messages' locks.
         in_flight: The stream's messages in flight, updated when a message is finished or given back.
-        delay_session: Called with the delay of the redelivery if a message of the session has failed, before the
-            session is closed. None: there is no session.
+        delay_session: Called with the delay of the redelivery when a failed message closes the session. None: there is
+            no session.
     """
 
     def __init__(

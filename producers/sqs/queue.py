@@ -87,10 +87,10 @@ def canonical(queue: str) -> str:
 
 
 def identity(queue: str, connection: Mapping[str, Any]) -> str:
-    """Return the queue's identity, which is equal for its name and its URL where the settings allow this.
+    """Return the same identity for a queue's name and URL, if the connection's settings show that they belong together.
 
     A name is its own identity. A URL is reduced to the name if it contains the connection's account, and the
-    connection's endpoint or region. Any other URL is its own identity, in the form of `canonical`.
+    connection's endpoint or region. Any other URL is normalized by `canonical`.
 
     Args:
         connection: The keys and values of the connection's section.
@@ -108,7 +108,7 @@ def identity(queue: str, connection: Mapping[str, Any]) -> str:
 
 
 def account_of(connection: Mapping[str, Any]) -> str | None:
-    """Return the account for queues given by name: `account`, or the account of `role_arn`; None if unknown."""
+    """Return the account of queues that are given by name: the key `account`, else the account in `role_arn`."""
     if account := connection.get("account"):
         return str(account)
     role = _ROLE.match(str(connection.get("role_arn") or ""))

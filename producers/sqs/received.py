@@ -48,7 +48,7 @@ class ReceivedMessages:
                 await self._has_changed.wait()
 
     def _put_due(self) -> float:
-        """Let `get` return the messages that are due now. Return the time when the next messages are due."""
+        """Put the messages that are due now where `get` finds them. Return when the next messages are due."""
         now = anyio.current_time()
         later, self._later = self._later, deque()
         for at, messages in later:

@@ -21,8 +21,8 @@ __all__ = [
     "parse_once",
 ]
 
-# Names that are imported on first use, with their modules. The parser's process imports this package, too. It must not
-# import `processor`, because the store would take most of that process's memory.
+# Names that are imported on first use, with their modules. The parser's process imports this package too, and must not
+# import `processor`, because the store would take most of the parser's memory.
 _HOMES = {
     "CheckedGuarantees": "guarantees",
     "CheckedSources": "sources",

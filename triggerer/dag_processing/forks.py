@@ -24,7 +24,7 @@ from triggerer.processes.signals import signal_name
 # Only the last 64 KiB of a fork's output are kept, enough for a long traceback. A file may print without limit.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
-# 64 MiB: the most JSON that a fork may return. The JSON goes into one frame of `triggerer.processes.ipc`.
+# The most bytes of JSON that a fork may return. They must fit into one frame of `triggerer.processes.ipc`.
 RESULT_LIMIT: Final = 64 * 1024 * 1024
 # The time that a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3

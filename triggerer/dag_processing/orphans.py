@@ -1,7 +1,7 @@
 """Kills processes that a DAG file detached while it was read, because they would outlive the service.
 
-A process that leaves its group (`setsid`) is not killed with the group. The parser and its forks adopt orphans. So when
-a fork ends, the kernel makes the processes that are left behind children of the parser. The parser kills these.
+A process that leaves its group (`setsid`) is not killed with the group. But the parser and its forks adopt orphans.
+When a fork ends, its remaining descendants become children of the parser, which kills them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Orphans:
     """Kills the children that this process has not started itself.
 
     Args:
-        selector: Selects an orphan's `pidfd` when the orphan has ended. Then call `reap` with the key's data.
+        selector: Each orphan's `pidfd` is registered here. When the selector returns it, call `reap` with the key's
+            data.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:

@@ -25,7 +25,7 @@ class OwnThread:
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call the function once a thread is available, and return its result.
 
-        The function must not raise RuntimeError, because `call` would call the function again.
+        The function must not raise RuntimeError: `call` takes that error for a lack of threads, and tries again.
 
         Cancellation: The call continues, and its result is dropped.
         """
@@ -37,7 +37,7 @@ class OwnThread:
 
         return await retry(
             attempt,
-            # Python raises RuntimeError if the user or the container has reached its limit of threads.
+            # Python raises RuntimeError if no further thread can be started.
             on=RuntimeError,
             backoff=Backoff(first=0.5, longest=_LONGEST_WAIT_S),
             on_failure=log_failure(_log, "the DAGs folder cannot be looked at"),

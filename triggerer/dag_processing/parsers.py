@@ -20,10 +20,10 @@ _ATTEMPTS: Final = 3
 
 
 class Parsers:
-    """One parser for all files, and on demand a second parser, for files that a parser was reading when it died.
+    """One parser for all files. If it dies, a second parser reads the files that the first was reading, one at a time.
 
-    Any of these files may have killed the parser, but so may a lack of memory, or an operator. So the second parser
-    reads the files again, one at a time. A file counts as broken once three parsers have died while reading it.
+    So the file that killed the parser is found. If an operator or a lack of memory killed the parser, no file is to
+    blame. A file counts as broken once three parsers have died while reading it.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:
@@ -69,7 +69,7 @@ class Parsers:
         """Keep a parser running until cancelled.
 
         Raises:
-            ExceptionGroup: It contains a `ConfigurationError`, because the first parser cannot be started.
+            ExceptionGroup: With a `ConfigurationError`: the first parser cannot be started.
         Cancellation: All parsers end, with the forks that read files.
         """
         async with anyio.create_task_group() as tasks:

@@ -128,7 +128,7 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        `task_status` reports the start after the first write, which contains the files that were read within a second.
+        The start is complete after the first write. That write waits up to a second for the files to be read.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """

@@ -47,11 +47,10 @@ class Scanned:
 def scan(folder: Path) -> Scanned:
     """Scan the folder, which may change, move or vanish during the scan. Nothing in the folder raises an error.
 
-    Files and folders whose names begin with a dot are left out, because a mounted ConfigMap keeps old versions there.
-    A link to a folder that contains the link is not followed.
-
-    If a folder lists a file that does not exist a moment later, the file counts as unreadable. If it counted as gone,
-    a folder that vanishes during the scan would delete all definitions.
+    - Names that begin with a dot are left out, because a mounted ConfigMap keeps old versions under such names.
+    - A link to a folder that contains the link is not followed.
+    - A listed file that does not exist a moment later counts as unreadable, not as gone. Otherwise a folder that
+      vanishes during the scan would delete all definitions.
     """
     found = _scan_once(folder)
     # A file that is deleted after it was listed seems unreadable. A second scan shows that it is gone.
@@ -59,12 +58,12 @@ def scan(folder: Path) -> Scanned:
 
 
 def scan_again(folder: Path, before: Scanned) -> Scanned:
-    """Scan the folder again. A part that is now out of sight keeps its files of the scan `before`."""
+    """Scan the folder again. For a part that is out of sight now, return the files that the scan `before` found."""
     return with_hidden(before, scan(folder))
 
 
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
-    """Merge the scan `now` with the scan `before`. A part that is out of sight in `now` keeps its files of `before`."""
+    """Return the scan `now`, with the files of `before` in each part that is out of sight now."""
     unmounted = {relative for relative in now.devices if _is_unmounted(relative, before, now)}
     reasons = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
     seen = Scanned(now.files, dict(sorted((now.unreadable | reasons).items())))
@@ -170,8 +169,8 @@ def _reason(error: OSError) -> str:
 def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) -> set[str]:
     """Return the files to read: new, changed or visible again, and the files that import one of these.
 
-    After any change, broken files are read again too, because a module that they lack may have appeared. Files out of
-    sight are never returned.
+    After any change, broken files are read again too, because a module that they lack may have appeared. A file that
+    is out of sight now (`Scanned.hides`) is never returned.
     """
     old, new = before.files, now.files
     moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}

@@ -39,7 +39,7 @@ async def check_sources(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> CheckedSources:
-    """Check the sources of all streams concurrently, each with one trigger.
+    """Check the sources of all streams concurrently, by one trigger of each stream.
 
     The code of users' triggers runs in this process. An error of one trigger does not affect the others.
 

@@ -1,4 +1,4 @@
-"""Timetables that cache their answers. `triggerer plan` asks them for the same run at each event that it replays."""
+"""Timetables that cache their answers, because `triggerer plan` asks for the same run at each event that it replays."""
 
 from __future__ import annotations
 

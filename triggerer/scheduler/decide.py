@@ -1,11 +1,10 @@
 """Decides from a DAG's snapshot which runs to create, and why no further run is created.
 
-A snapshot is what the database knew about a DAG at one instant. This instant counts as the present time. A look is the
-decision about one snapshot. `triggerer why-not` shows a look.
+- A snapshot is what the database knew about a DAG at one instant, which counts as the present time.
+- A look is the decision about one snapshot. `triggerer why-not` shows a look.
 
-This module uses no database. It reads the host's clock only to evaluate timetables. The code that creates the runs
-makes no decisions. It only ensures that the DAG's row has not changed since the snapshot, by a lock or by the row's
-version.
+This module uses no database, and reads the host's clock only to evaluate timetables. The code that creates the runs
+makes no decisions. By a lock or by the row's version, it ensures that the DAG has not changed since the snapshot.
 
 Exception: `dividing.py` decides when the run of a partition key is due, as soon as events of the key arrive.
 """
@@ -155,8 +154,8 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    Each look asks the timetable for the next run. Some timetables never return a run in the past. They would lose a run
-    that became due while no scheduler was running. So the database stores the last answer. A stored run that is due
+    Each look asks the timetable for the next run. The database stores the answer, because some timetables never return
+    a run in the past: a run that became due while no scheduler was running would be lost. A stored run that is due
     comes before a new answer that is not.
     """
 

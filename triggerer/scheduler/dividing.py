@@ -1,7 +1,7 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key can start.
 
-An event for several keys has one share in each key. The transaction that creates the runs divides the new events, under
-the lock of the DAG's row. It stores their shares, so the next look divides only events that arrive later.
+An event for several keys has one share in each key. The transaction that creates a DAG's runs also divides its new
+events and stores their shares, under the lock of the DAG's row. The next look divides only later events.
 """
 
 from __future__ import annotations
@@ -111,9 +111,8 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # If the database's clock was set back, due times from before are too late, and must be computed again. These times
-    # lie in the future. `due` is sorted by time. So if its last time is past, and `due` contains all keys, skip the
-    # search.
+    # Due times that were stored before the database's clock was set back are too late, and are computed again. They lie
+    # in the future. So skip the search if `due` contains all keys, and its last and latest time is past.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:
@@ -137,7 +136,11 @@ def _report(dag_id: str, refused: Mapping[int, str]) -> None:
 
 
 def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
-    """Return the queue at the instant `now`. `due` has each key and the time when its run can start, earliest first."""
+    """Return the queue at the instant `now`.
+
+    Args:
+        due: Each key, and the time from which its run can start; earliest first.
+    """
     return PartitionQueue(
         tuple(key for key, at in due if at <= now),
         next((at for _, at in due if at > now), None),
@@ -155,10 +158,10 @@ def _record_added(row: DagRow, partitioner: Partitioner, added: Sequence[Share])
 
 
 def _recompute_outdated(row: DagRow, partitioner: Partitioner) -> Script[int]:
-    """Recompute the due times that were stored before the clock was set back; return the number of their keys.
+    """Recompute due times that were stored before the clock was set back; return the number of their keys.
 
-    With the stored times, the runs of these keys would wait until the clock shows these times again. One call
-    recomputes up to `MOST_EVENTS` keys.
+    Otherwise the runs of these keys would wait until the clock reaches the stored times again. One call recomputes up
+    to `MOST_EVENTS` keys.
     """
     soon = row.now + CLOCK_STEP
     keys = yield from keys_computed_after(row.dag_id, soon, limit=MOST_EVENTS)
@@ -181,8 +184,8 @@ def _record_keys(
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
         # The clock was set back after these parts arrived, so `key_record` counts their deadlines from `row.now`. Store
-        # `row.now` as their `first_at`. Otherwise the next event would count from a later `row.now`, and so postpone
-        # the deadlines.
+        # `row.now` as their `first_at`. Otherwise each further event would count from its own `row.now`, and so
+        # postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(
@@ -210,7 +213,7 @@ def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
 
 
 def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
-    """Return the parts. If the clock was set back after a `first_at` was stored, `now` replaces this `first_at`."""
+    """Return the parts, with `now` instead of each `first_at` that was stored before the clock was set back."""
     soon = now + CLOCK_STEP
     return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 
@@ -243,8 +246,8 @@ def key_record(
     if at is not None and not is_postponed and known is not None and known.due_at is not None:
         # Further events postpone a run only if the DAG has a quiet period. So keep the earlier start.
         at = min(at, known.due_at)
-    # Events in the future do not count for the quiet period, because the time since such an event cannot be measured.
-    # If there is no other event, store `now` as the instant of the newest event.
+    # Events that lie far in the future do not count for the quiet period, because the time since such an event cannot
+    # be measured. If there is no other event, store `now` as the instant of the newest event.
     return KeyRecord(key, at, counted or now)
 
 

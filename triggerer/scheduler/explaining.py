@@ -1,6 +1,6 @@
 """Explains why a DAG has no run now, when it will have its next run, and why a run exists.
 
-The answers about the next run come from the module `decide`, which also makes the decisions of the scheduler.
+The answers about the next run come from the module `decide`, which also decides for the scheduler.
 """
 
 from __future__ import annotations

@@ -135,10 +135,10 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 
 
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
-    """Return which keys of these shares have had runs, and which of the shares a run uses already.
+    """Return which keys of these shares have had runs, and which of the shares a run has used already.
 
-    Example: an event has shares in the keys A and B. A run of A uses the event, which still waits for B. After a change
-    of the schedule, the waiting event is divided again, among A and B. The new share in A counts as used.
+    Example: an event has shares in the keys A and B. A run of A has used the event, and the event still waits for B.
+    Then the schedule changes, and the event is divided again among A and B. The new share in A counts as used.
     """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)

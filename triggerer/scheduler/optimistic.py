@@ -31,9 +31,8 @@ from triggerer.store.runs.creation.planned_runs import (
 class OptimisticPlanner:
     """Plans one DAG or many in two round trips to the database. With a lock: three, and one more for each run.
 
-    The runs are created only if the DAG's row has not changed since the look. Each plan that creates a run changes the
-    row, and so does each change of the DAG. An event or the end of a run leaves the row unchanged: the planned run is
-    still right.
+    A DAG's runs are created only if its row has not changed since the look. Each change of the DAG changes the row, and
+    so does each plan that creates a run. New events and ended runs do not change the row, and the plan stays right.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:

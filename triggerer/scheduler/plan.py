@@ -101,13 +101,13 @@ def evaluate(
 
 
 def _runs_per_round(limit: int, dags: int) -> list[int]:
-    """Return how many runs a look finds at most, for each round of looks.
+    """Return the most runs that a look may find, for each round of looks.
 
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due.
     The second round is for DAGs with more due runs.
 
-    In a single round, each look would find up to `limit` runs, and most of these runs would not be created. Each costs
-    a call of a timetable: half of the plan's time, with 32 DAGs and a limit of 32.
+    In a single round, each look would find up to `limit` runs, most of them in vain, and each costs a call of a
+    timetable. With 32 DAGs and a limit of 32, these calls took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]

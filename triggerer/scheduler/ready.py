@@ -62,7 +62,7 @@ class ReadyQueue:
 
 
 class Alarms:
-    """For each DAG, the moment at which time alone may make the DAG ready, in seconds of a monotonic clock."""
+    """For each DAG, the moment at which it may become ready without an event, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}

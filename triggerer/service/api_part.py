@@ -102,8 +102,8 @@ async def _closed(child: ChildProcess) -> AsyncIterator[None]:
 async def prepare_access(settings: Settings, database: Database, url: str) -> None:
     """Log the web page's address. If there is no token yet, write a first administrator's token to `home/api-token`.
 
-    With the first token, a terminal at standard error also shows a link that signs in once. Other people read logs, so
-    the link is never logged.
+    If standard error is a terminal, also print a link there that signs in once. The link is never logged, because other
+    people read logs.
 
     Raises:
         ConfigurationError: The file cannot be written; no token was stored.

@@ -86,8 +86,8 @@ async def start_parts(
             await workers.start(unless_it_returns, "retention of logs", retention.run)
     from triggerer.store.schema.compatibility import SchemaWatch
 
-    # If `SchemaWatch` fails, all parts in the group `workers` stop, as after a signal. The parts need the tasks in the
-    # group `background` to finish their work, so `SchemaWatch` must not end that group.
+    # Start `SchemaWatch` in the group `workers`, so that its failure stops the parts as a signal does. A failure in the
+    # group `background` would end tasks that the stopping parts still need.
     await workers.start(unless_it_returns, "schema", SchemaWatch(database).run)
 
 

@@ -41,8 +41,8 @@ class Retention:
 
     Args:
         ack_timeout: The longest time that a watcher has for a message.
-        since: Replaces the time of the last cleaning if that time lies in the future, because the database's clock was
-            set back. None: the time of the first check.
+        since: Used as the time of the last cleaning if the stored time lies in the future, because the database's
+            clock was set back. None: the time of the first check is used.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class SystemdNotifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> SystemdNotifier:
-        """Return the notifier for the manager's variables, and remove the variables from the environment.
+        """Return a notifier for the service manager, and remove the manager's variables from the environment.
 
         Call this before any child process starts. Otherwise a child could report to the manager in the service's name.
         """

@@ -2,8 +2,8 @@
 
 The server listens at a Unix socket in `home`, and at the address in `[metrics]` if there is one.
 
-Each connection has a thread, so at most eight connections are open. The server closes the oldest connection when a
-ninth arrives, so that slow clients cannot lock out a health probe. After 10 s of silence it closes a connection, too.
+Each connection has a thread, so at most eight connections may be open. When a ninth arrives, the server closes the
+oldest, so that slow clients cannot lock out a health probe. The server also closes a connection after 10 s of silence.
 """
 
 from __future__ import annotations

@@ -115,8 +115,7 @@ def check_class(airflow: Bridge, found: object) -> type[Any]:
 
 def _provider_packages() -> frozenset[str]:
     return frozenset(
-        # The entry point `some.provider.get_provider_info:get_provider_info` names a module. The provider's package is
-        # its parent.
+        # The entry point `some.provider.get_provider_info:get_provider_info` is for the package `some.provider`.
         point.module.rpartition(".")[0] or point.module
         for point in entry_points(group=_PROVIDERS)
     )

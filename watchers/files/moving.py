@@ -139,8 +139,8 @@ def _unique(path: Path, id_: str) -> Path:
 def pending(directory: Path) -> Pending:
     """Return the files that were moved and not released, and the moves that were interrupted.
 
-    Delete the marker of a file that was moved and is gone. Delete the marker of a file that was not moved only after a
-    minute, because until then another stream may be about to move the file.
+    If a file was moved and is gone, its marker is deleted at once. If a file was not moved, its marker is deleted after
+    a minute: until then another stream may be about to move the file.
 
     Raises:
         OSError: The markers cannot be read or written.
@@ -173,7 +173,7 @@ def pending(directory: Path) -> Pending:
 
 
 def _mark_moved(markers: Path, id_: str) -> None:
-    """Record that the file was moved, so that its id is used for no other file. The file's event may fire now.
+    """Record in the marker's name that the file was moved, so that its id is used for no other file.
 
     Errors are ignored, because the file was moved and has to fire. A marker that cannot be renamed cannot be deleted
     either, and `release` reports this.

@@ -6,8 +6,8 @@ fired.
 A scan has these steps:
 
 1. Find the files that can fire: the previous scan found them with the same inode, size and time of modification.
-2. If there are any, broadcast a `PatternSighting`, to which each filter adds its pattern. Because each scan does this,
-   a filter also gets files that were there before it joined.
+2. If there are any, broadcast a `PatternSighting`, to which each filter adds its pattern. Each scan asks again, so a
+   filter also gets files that were there before it joined.
 3. Deliver the files that match a pattern.
 """
 
@@ -178,7 +178,7 @@ class MovingProducer(_PatternProducer):
     async def _claim(
         self, steady: Sequence[SeenFile], patterns: Sequence[NamePattern]
     ) -> AsyncIterator[AppearedFile]:
-        # First yield files that were moved after earlier scans. List them again: some may have been released meanwhile.
+        # First yield the files that were moved after earlier scans, and not released since the last listing.
         await self._has_pending()
         for file in self._pending.moved:
             if matching(file.name, patterns):

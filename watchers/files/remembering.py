@@ -54,8 +54,8 @@ class Memory:
     def forget_all_but(self, there: Set[bytes]) -> None:
         """Forget the files that a scan did not find. If the scan found no known file at all, forget nothing.
 
-        Then the directory's volume may be unmounted, and the scan has read the empty mount point. If the files were
-        forgotten, they would all fire again when the volume is back.
+        Such a scan may have read an empty mount point, because the directory's volume is unmounted. Forgotten files
+        would all fire again when the volume is back.
 
         Args:
             there: The digests of the files that the scan found.

@@ -91,11 +91,13 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
 
 
 def _leave_while_joining(consumer: Any) -> None:
-    """Make a consumer that is closed while it joins its group leave the group at once.
+    """If the consumer is closed while it joins its group, let it leave the group at once.
 
-    Without a leave request, the group would assign partitions to the closed consumer, and no consumer would read these
-    partitions until the session expires. The request goes over another connection: the broker may delay its answer to
-    the join for seconds, and meanwhile reads no other request on the connection of the join.
+    Otherwise the group would assign partitions to the closed consumer. Nobody would read these partitions until the
+    session expires.
+
+    The leave request needs another connection. The broker may delay its answer to the join for seconds, and meanwhile
+    reads no other request on that connection.
     """
     coordinator = coordinator_of(consumer)
     closing = closing_of(coordinator)
@@ -164,8 +166,8 @@ async def raise_reason(settings: KafkaSettings, what: str) -> None:
 async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
     """Leave the group and end all tasks and connections of the consumer within seconds, even if no broker answers.
 
-    aiokafka's own `stop` awaits tasks that it has cancelled. If a fetch waits for an unreachable broker, the
-    `CancelledError` of such a task ends `stop` too. Connections and tasks would stay open.
+    aiokafka's own `stop` cancels the consumer's tasks and awaits them. If a task was fetching from an unreachable
+    broker, its `CancelledError` ends `stop` early. Then connections and tasks would stay open.
     """
     stopped = False
     try:

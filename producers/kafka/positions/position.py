@@ -1,7 +1,7 @@
 """The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
-The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. The failure count of one message is
-enough, because a commit never passes a failed message.
+The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It has only the failure count of the next
+message, because a commit never passes a failed message.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _VERSION = 1
 class UsedOffsets(NamedTuple):
     """Offsets that a log may use again after a cut, from `since` up to, but not including, `below`.
 
-    Lost messages at these offsets may have events already. So the idempotency key of a new message at such an offset
-    also contains `epoch`, the epoch of the leader that wrote the lost messages.
+    Lost messages at these offsets may have events already. So a new message at such an offset needs another idempotency
+    key: its key also contains `epoch`, the epoch of the leader that wrote the lost messages.
     """
 
     since: int
@@ -31,9 +31,9 @@ class UsedOffsets(NamedTuple):
 class CutTopic(str):
     """A topic's id, with the cuts that were known when a message was read. Compares equal to the plain id.
 
-    After a cut, each message's position contains this object instead of the plain id. A `LaneReader` that begins at
-    such a position does not go back to the cuts in `used`, because the message was read after them. The store saves
-    only the plain id, so after a restart a `LaneReader` does go back.
+    After a cut, each message's position contains this object instead of the plain id. The message was read after the
+    cuts in `used`, so a `LaneReader` that begins at its position does not go back to them. After a restart it does go
+    back, because the store saves only the plain id.
     """
 
     __slots__ = ("used",)

@@ -25,8 +25,8 @@ class StartingPositions:
     """Finds the starting positions of one stream.
 
     Args:
-        finds_topics: True if the stream reads a pattern. Topics that appear after the group has started are read from
-            their beginning.
+        finds_topics: True if the stream reads a pattern. A matching topic that appears after the group has started is
+            then read from its beginning.
 
     Attributes:
         has_started: Whether this consumer has had an assignment, even an empty one.
@@ -113,7 +113,7 @@ class StartingPositions:
             partition
             for partition in missing
             # Read these partitions from their beginning: the commit belongs to a deleted topic of the same name, or the
-            # partition was added later.
+            # partition was added after the group had begun to read.
             if partition in committed or self._is_new(partition, committed)
         ]
         old = [partition for partition in missing if partition not in new]

@@ -58,8 +58,8 @@ class LogEnds:
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions that are unchanged since the previous look-up.
 
-        A partition is left out once if it is new, if its topic was created again, or if its leader changed. The offsets
-        of a recreated topic, or of another leader, may belong to another log.
+        A partition is left out once if it is new, if its topic was created again, or if its leader changed. Its offsets
+        may belong to another log than before.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -113,8 +113,8 @@ class LogEnds:
     ) -> Mapping[TopicPartition, int]:
         """Return where to begin in each partition whose topic is not in the bookmark, as `start` says.
 
-        A partition that is not in the result is read from its oldest offset. That applies to each topic that a pattern
-        finds after the first bookmark was stored.
+        A partition that is not in the result is read from its oldest offset. So is each topic that a pattern finds
+        after the first bookmark was stored.
         """
         if self._start == Start():
             # `start` is "earliest", and the oldest offsets are looked up already.
@@ -130,10 +130,7 @@ class LogEnds:
         ends: Mapping[TopicPartition, int],
         described: Mapping[str, TopicDescription],
     ) -> Mapping[TopicPartition, int]:
-        """Return the partitions whose log was cut before the bookmark's offset, each with the offset of the cut.
-
-        A log can be cut when a new leader is elected whose log lacks the end of the previous leader's log.
-        """
+        """Return the partitions whose log was cut before the bookmark's offset, each with the offset of the cut."""
         cut: dict[TopicPartition, int] = {}
         asked: dict[TopicPartition, int] = {}
         for one in partitions:
@@ -151,8 +148,8 @@ class LogEnds:
         for one in asked:
             known = bookmark.of_partition(one.topic, described[one.topic].topic_id, one.partition)
             assert known is not None
-            # An offset in `ends` may lie before an open transaction, although the log was not cut there. So prefer the
-            # offset at which the bookmark's epoch ends in the log, if the broker returned this offset.
+            # An end in `ends` may only be the start of an open transaction, and no cut. So prefer the offset at which
+            # the bookmark's epoch ends in the log, if the broker returned this offset.
             end = found.get(one, ends[one])
             if end < known.to:
                 cut[one] = end

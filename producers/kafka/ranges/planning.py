@@ -42,9 +42,8 @@ class OffsetRange:
 
     Attributes:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
-        rewound_from: The offset after the last lost message, in the first range after a cut; otherwise None. Suppose
-            `start` is 40 and `rewound_from` is 50: earlier events contain the offsets 40 to 49, for messages that are
-            lost now.
+        rewound_from: Set only in the first range after a cut. Earlier events contain the offsets from `start` up to,
+            but not including, this one, for messages that are lost now.
         cut: How many times the partition's log was cut, if earlier events may contain these offsets; otherwise 0.
     """
 

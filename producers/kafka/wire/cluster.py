@@ -169,8 +169,8 @@ class Cluster:
     async def know_leaders(self, topics: Collection[str]) -> None:
         """Make the client look up the leaders of these topics' partitions now.
 
-        Otherwise the client's first request for an offset would fail for lack of a leader. The client would look the
-        leaders up, and repeat the request only after `retry_backoff_ms`.
+        Otherwise the client's first request for an offset would fail for lack of a leader, and the client would repeat
+        it only after `retry_backoff_ms`.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer, or refuses the request.
@@ -182,8 +182,8 @@ class Cluster:
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
 
-        A reader's messages of the epoch at or after this offset are lost: the log was cut. A partition is left out if
-        its broker does not know the epoch. The client must know the partitions' leaders (see `know_leaders`).
+        If a reader has read messages of the epoch at or after this offset, they are lost: the log was cut. A partition
+        is left out if its broker does not know the epoch. Call `know_leaders` first.
 
         Raises:
             BrokerUnavailable: The cluster does not answer, or a partition has no leader, or its leader has changed.
@@ -218,8 +218,9 @@ class Cluster:
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
         """Return a node and one of its connections, if possible a connection without fetches.
 
-        A broker answers the requests of a connection in order, so a fetch would delay a request. The coordinator's
-        connection carries no fetches. But while this member joins its group, the join would delay a request there too.
+        A broker answers the requests of a connection in order, so a request would wait for an earlier fetch. The
+        coordinator's connection carries no fetches. But while this member joins its group, a request would wait there
+        for the join.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group and has no coordinator.

@@ -325,9 +325,9 @@ def came_on(receiver: Any, message: ServiceBusReceivedMessage) -> bool:
 
 
 async def renew(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-    """Renew the locks of messages in one request, and record when they end.
+    """Renew the locks of messages in one request, and record when the locks end now.
 
-    Raises: the SDK's `MessageLockLostError` if one of the locks is lost; then none is renewed.
+    Raises: the SDK's `MessageLockLostError` if one of the locks is lost. Then no lock is renewed.
     """
     tokens = [message.lock_token for message in messages]
     answer = await receiver._renew_locks(*tokens)

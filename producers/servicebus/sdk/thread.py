@@ -1,8 +1,8 @@
 """The thread and event loop that the SDK works in; all streams of the process share them.
 
 A filter that computes blocks the main event loop. If locks were renewed there, such a filter would delay the renewals
-(Azure/azure-sdk-for-python#37245). Code that never releases the GIL delays this thread too, so run such a trigger in a
-separate process (`[triggerer.isolation]`).
+(Azure/azure-sdk-for-python#37245). Code that never releases the GIL delays this thread too, so run a trigger with such
+code in a separate process (`[triggerer.isolation]`).
 """
 
 from __future__ import annotations
