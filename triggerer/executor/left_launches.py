@@ -1,6 +1,6 @@
 """Ends the launches that killed runs have left outside their process, such as sessions on a Spark Connect server.
 
-A run's process ends its own launches, unless it is killed. Then the next attempt of the run ends them, see
+A run's process ends its own launches, unless the process dies. Then the next attempt of the run ends them, see
 `triggerer.worker.launchers.former_attempts`. If there is no next attempt, this module ends them.
 """
 

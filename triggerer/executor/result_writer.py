@@ -132,7 +132,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def begin(self, order: RunOrder) -> bool:
         """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
 
-        Cancellation: The begin may have been stored, or not. It is not stored later.
+        Cancellation: The attempt's start may have been stored, or not. It is not stored later.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
         # If the outcome is unknown, `retry` performs the step again. A second success changes nothing.
@@ -358,9 +358,10 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return an update without events, to store instead of the refused `update`. If it ends the run, the run fails.
+    """Return an update without events, to store instead of the refused `update`.
 
-    If the refused update has events, its tasks are stored as failed. Otherwise its tasks are left out.
+    If the refused update has events, its tasks are stored as failed. Otherwise its tasks are left out. If the refused
+    update ends the run, the run fails.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

@@ -43,8 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# Code is cached once its file has not changed for this time, in nanoseconds. Before, a second change may leave the stamp
-# as it is, because a file system rounds times. No file system rounds to three seconds.
+# Code is cached once its file has not changed for this time, in nanoseconds. Before, a second change may leave the
+# stamp as it is, because file systems round times. No file system rounds to three seconds.
 _STABLE_NS: Final = 3_000_000_000
 
 

@@ -69,7 +69,7 @@ class Statements:
         """Return the statements of the commit. The last one is a transaction: it stores the token and moves the rows.
 
         With a `key`, a row replaces the row with the same key. If another try has stored the token, the last statement
-        fails and moves nothing. It first waits while another try is storing the token.
+        fails and moves nothing. While another try is storing the token, the last statement waits.
         """
         dialect = self.dialect
         move = Move(

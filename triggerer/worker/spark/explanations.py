@@ -307,7 +307,7 @@ def explain_spark(error: BaseException) -> str | None:
 
 
 def _essence(error: BaseException) -> str | None:
-    """Return the line of a long error text that has the cause. None: the text is short, or no line has a cause."""
+    """Return the line of Spark's text that has the cause. None: the first line has the cause, or no line has one."""
     text = _STACKTRACE.sub("", str(error))
     if not (type(error).__name__ == "Py4JJavaError" or text.startswith(_ABORTED)):
         return None
