@@ -70,7 +70,7 @@ def _table(flow: Flow) -> Table:
 
 
 def _line(flow: Flow) -> str:
-    """Return the progress in one line. It names runs, and messages without an event, only if there are any."""
+    """Return the progress in one line. Leave out counts of runs, and of messages without an event, that are zero."""
     counted = [f"{flow.published:,} messages", f"{watched_events(flow.counts):,} asset events"]
     if flow.without_event:
         counted.append(f"{flow.without_event:,} without an event yet")

@@ -1,4 +1,4 @@
-"""Holds the runs that are claimed before a worker is free, and limits their number. Nothing here uses the store."""
+"""The queue of runs that an executor has claimed before a worker is free, and the limit of their number."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ class Claims:
 
         - Queue the runs of dead executors again. Give a run up if too many executors have died during its attempts
           (`recover_orphans`).
-        - Queue each run of this executor that is not in `known` again. For example, a transaction with an unknown
-          outcome claimed the run.
+        - Queue again each run that the store assigns to this executor, but that is not in `known`. For example, a claim
+          was committed, and its answer was lost.
         - Cancel queued runs that users want cancelled.
         - Release each held run whose next try is due (`release_due`).
 
@@ -148,7 +148,7 @@ class Claims:
     async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
         """Queue runs again, except runs that another executor has taken.
 
-        The attempts do not count towards `MAX_ATTEMPTS`, because they have not killed their executor.
+        The attempts do not count towards `MAX_ATTEMPTS`, because this executor is still alive.
 
         Args:
             have_begun: False if no worker has begun any of these attempts.

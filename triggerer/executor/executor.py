@@ -44,8 +44,8 @@ _WRITE_SECONDS: Final = 5.0
 class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
-    The store accepts the results of an attempt only while the run's row has this executor and the attempt's epoch. The
-    executor is a `LeaseHolder`: when it loses its lease, it ends its runs, because other executors may begin them.
+    When the executor loses its lease, it ends its runs, because other executors may begin them. The store then refuses
+    the results of its attempts.
 
     Args:
         instance_id: The id of this executor's row in the table `instance`. The caller renews the row's lease.
@@ -168,8 +168,8 @@ class Executor:
         """
         await self._log_files.record_host(self._settings.home, self._instance_id)
         async with anyio.create_task_group() as tasks:
-            # `await tasks.start(self._work)` could hang. If this task were cancelled there, it would wait for the end
-            # of `_work`, but `_work` ends only after this task has set `_stopping`.
+            # Do not call `tasks.start` here. If it were cancelled, it would wait for the end of `_work`. But `_work`
+            # ends only after this task has set `_stopping`, so both would hang.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -240,7 +240,10 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _do_what_is_due(self, tasks: TaskGroup) -> None:
-        """Sweep, cancel runs and claim runs. If DAGs have changed, also find out what the changes mean for claims."""
+        """Sweep, cancel runs and claim runs, whichever is due.
+
+        If DAGs have changed, first read what a claim depends on: whether runs use pools, and whether files are broken.
+        """
         if not self._sweeps.wait_s:
             self._cancels = False
             with self._sweeps.sweeping():
@@ -352,8 +355,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # In the store a run is running here, but no slot executes the run any longer. Usually its end is not stored
-            # yet. Sweep again soon: if the run has no end then, the sweep queues it again.
+            # The store shows a run as running here, but no slot executes it. Usually its end is not stored yet. Sweep
+            # again soon: a run that still has no end is then queued again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)
@@ -388,10 +391,10 @@ class Executor:
             self._log_shipper.ship(order.log_path)
 
     async def _requeue_waiting(self) -> None:
-        """Queue all claimed runs again, because the oldest run has waited for `STALE_SECONDS`.
+        """Queue all claimed runs again, because the oldest one has waited for `STALE_SECONDS`.
 
-        If only the oldest run were queued again, the later runs would overtake it. If a Spark session is about to open,
-        the runs continue to wait.
+        Queue all of them, so that no later run overtakes the oldest. While a Spark session is about to open, let the
+        runs wait for it instead.
         """
         if is_session_near(self._slots):
             self._record_waiting()

@@ -1,8 +1,7 @@
 """Ends the launches that killed runs have left outside their process, such as sessions on a Spark Connect server.
 
-A run whose process ends normally ends its own launches. The launches of a killed process may still be at work. The next
-attempt of the run ends these launches, see `triggerer.worker.launchers.former_attempts`. If there is no next attempt,
-this module ends the launches.
+A run's process ends its own launches, unless the process dies. Then the next attempt of the run ends them, see
+`triggerer.worker.launchers.former_attempts`. If there is no next attempt, this module ends them.
 """
 
 from __future__ import annotations

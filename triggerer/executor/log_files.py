@@ -37,7 +37,7 @@ class LogFiles:
     async def record_host(self, home: Path, executor: str) -> None:
         """Record that this executor writes logs below `home`, see `triggerer.worker.logs.hosts`.
 
-        A failure is only logged. It may keep other hosts that share the folder from reading these logs.
+        If this fails, log a warning. Other hosts that share the folder may then be unable to read these logs.
         """
         try:
             await self._in_thread(record_host, home, executor)

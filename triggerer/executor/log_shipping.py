@@ -114,10 +114,7 @@ class LogShipper:
                 await anyio.sleep(delay)
 
     async def _write_markers(self) -> None:
-        """Write a marker for each expected log.
-
-        A thread writes the markers, because the file system may hang. A run begins without waiting for its marker.
-        """
+        """Write a marker for the log of each run that begins. The run does not wait for the marker."""
         failures = 0
         while True:
             await self._has_expected.wait()
@@ -183,7 +180,8 @@ class LogShipper:
         """Copy all waiting logs.
 
         Raises:
-            BucketError: The bucket refused a log or did not answer. This log and all later logs wait for the next call.
+            BucketError: The bucket refused a log or did not answer. All logs that were not copied wait for the next
+                call.
         """
         while self._waiting:
             errors: list[BucketError] = []

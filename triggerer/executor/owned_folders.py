@@ -36,7 +36,7 @@ def make_owned(folder: Path) -> int:
 
 
 def left_folders(root: Path, own: Path) -> Iterator[Path]:
-    """Yield the folders below `root` that dead processes left, and delete each of them afterwards.
+    """Yield the folders below `root` that dead processes left. Delete each folder once the caller asks for the next.
 
     Args:
         own: The folder of this process. It is left out.

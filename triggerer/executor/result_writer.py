@@ -103,8 +103,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or alone if there is no group; return the step's rows.
 
-        An executor usually stores the end of a run and claims the next run at once. One transaction costs half as much
-        as two.
+        An executor usually stores the end of a run and claims the next run at once. Together, they need one transaction
+        instead of two.
 
         Raises:
             Errors of `Database.perform_steps`. The group is stored nevertheless, by this commit or a later one.
@@ -132,7 +132,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def begin(self, order: RunOrder) -> bool:
         """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
 
-        Cancellation: The beginning of the attempt may or may not be stored, but is not stored after the call has ended.
+        Cancellation: The attempt's start may have been stored, or not. It is not stored later.
         """
         step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
         # If the outcome is unknown, `retry` performs the step again. A second success changes nothing.
@@ -307,9 +307,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # If the outcome of a commit is unknown, this group is written again. The first commit may have stored ends, but
-        # announced none. So announce every end whose attempt still has its run, even if this commit changed nothing.
-        # The exception is a run that the first call of `hold_unbegun` queued again: it has not ended.
+        # Announce every end whose attempt still has its run, even if this commit changed nothing. After a commit with
+        # an unknown outcome, the group is written again, and the first commit may have stored ends without announcing
+        # them. A queued run has not ended: an earlier call of `hold_unbegun` queued it again.
         ends = [
             update
             for update in group
@@ -358,9 +358,10 @@ def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
 
 
 def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """Return an update without events, to store instead of the refused `update`. If it ends the run, the run fails.
+    """Return an update without events, to store instead of the refused `update`.
 
-    If the refused update has events, its tasks are stored as failed. Otherwise its tasks are left out.
+    If the refused update has events, its tasks are stored as failed. Otherwise its tasks are left out. If the refused
+    update ends the run, the run fails.
     """
     end = update.end
     if not any(task.events for task in update.tasks):

@@ -1,4 +1,4 @@
-"""Queues runs again that no worker could begin, because a file does not load or an earlier attempt may still run."""
+"""Queues a run again that could not begin, because its file does not load or an earlier attempt may still run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Queue runs that could not begin again, and hold these runs: for a while, no executor can claim them.
+    """Put each run of the group that could not begin back into the queue, and hold it.
 
-    Return the updates that the caller must store: those of all other runs, and those of runs that cannot be held.
+    While a run is held, no executor can claim it.
+
+    Returns:
+        The updates that the caller must store: all except those of the held runs.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.

@@ -1,9 +1,9 @@
 """Checks URLs of targets, or sends messages: `python -m triggerer.notifications.child`.
 
-The service starts this process for two reasons:
+The service uses a process for two reasons:
 
-- It can kill the process at a deadline.
-- It need not import Apprise, which takes a second and 60 MB.
+- The service can kill the process at a deadline.
+- Only the process imports Apprise, which takes a second and 60 MB.
 
 Each target has a thread, so that a slow target does not delay the others.
 """

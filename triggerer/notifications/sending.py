@@ -34,8 +34,8 @@ async def check_targets(urls: Mapping[str, str]) -> None:
     Args:
         urls: The URLs by the names of their targets.
     Raises:
-        ConfigurationError: Apprise is not installed or does not understand a URL, or the check does not start or end.
-            The message names the target, and shows no secret.
+        ConfigurationError: Apprise is not installed or does not understand a URL, or the check could not start or took
+            too long. The message shows no secret.
     """
     if not urls:
         return
@@ -70,14 +70,14 @@ async def send_messages(
 ) -> None:
     """Send each target its messages, in order, until one fails. Targets do not wait for one another.
 
-    The function calls `on_outcome` in these cases:
+    `on_outcome` receives:
 
-    - A target has accepted or refused a message.
-    - The deadline comes, or the child process dies. A target that has refused no message may just have received its
-      next message. So the outcome of this message is an error.
+    - The outcome of each message that a target has accepted or refused.
+    - After the deadline, or the death of the child process: an error for the next message of each target that has
+      refused none. The child may just have sent this message.
 
-    The deadline does not interrupt `on_outcome`. Otherwise, while the store is slow, the outcomes of accepted messages
-    would be lost, and the messages would be sent again.
+    The deadline does not interrupt `on_outcome`. Otherwise a slow store would lose outcomes, and accepted messages
+    would be sent again.
 
     Args:
         urls: The URLs by the names of their targets.

@@ -192,7 +192,7 @@ def _aliases(module: ModuleType, dags: Iterable[DAG]) -> Iterator[AssetAlias]:
 
 
 def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
-    """Return an error with the reason why the import failed, and with the number of the line that failed in the file.
+    """Return an error that says why the import failed, and at which line of the file.
 
     Args:
         file: The file's full path.

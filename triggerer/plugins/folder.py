@@ -43,8 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# In nanoseconds. Two changes of a file within the time resolution of its file system may give the file the same stamp.
-# No file system has a resolution of three seconds.
+# Code is cached once its file has not changed for this time, in nanoseconds. Before, a second change may leave the
+# stamp as it is, because file systems round times. No file system rounds to three seconds.
 _STABLE_NS: Final = 3_000_000_000
 
 
@@ -77,9 +77,8 @@ def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
 class _FreshLoader(SourceFileLoader):
     """Compiles the current version of a file, and writes no bytecode into the user's folder.
 
-    Python's own loader reuses bytecode while the file's size and its modification time in whole seconds are unchanged.
-    So after two saves within a second, it could run the older version. This loader caches code in memory, with the
-    file's stamp. It caches no code of a file that changed less than `_STABLE_NS` ago.
+    Python's own loader compares only the file's size and the whole seconds of its modification time. So after two saves
+    within a second, it could run the older version. This loader caches code in memory, with the file's stamp.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -97,8 +96,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: the modules that were imported after the last search, if this search found no module of the folder. The
-# next search skips all older modules.
+# By folder: finds the modules that were imported after the last search. A folder is absent if that search found one of
+# its modules, because then the next search must look at all modules.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 
@@ -231,8 +230,8 @@ class DagsFolder:
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _own_modules(self) -> list[tuple[str, ModuleType]]:
-        # Each run calls this, and thousands of modules are loaded. So if a search finds no module of the folder, the
-        # next search looks only at newer modules.
+        # A search of all loaded modules is slow, and each run needs one. So if a search finds no module of the folder,
+        # the next search looks only at newer modules.
         now = ImportedSince()
         since = _not_looked_at.get(self._prefix)
         names = list(sys.modules) if since is None else since.names()
@@ -272,7 +271,7 @@ class DagsFolder:
 
     @contextmanager
     def _importable(self) -> Iterator[None]:
-        """Append the folder to `sys.path`, and leave it there. At the end, the folder hides no installed package."""
+        """Append the folder to `sys.path`, and leave it there. As the last entry, it hides no installed package."""
         if self._prefix not in _roots:
             _roots.add(self._prefix)
             for path in [p for p in sys.path_importer_cache if f"{p}/".startswith(self._prefix)]:

@@ -1,8 +1,8 @@
 """Finds the modules that were imported after a certain moment, without touching older modules.
 
-A run's process is forked. It shares memory with the parent until one of them writes there. But Python writes an
-object's reference count even when it only reads the object. Before this module existed, a run's process read all
-modules, which caused half of the process's page faults.
+A run's process is forked, and shares each page of memory with its parent until a process writes to the page. Python
+writes an object's reference count even when it only reads the object. When a run's process read all modules, half of
+its page faults came from there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 class ImportedSince:
     """Finds the modules that were imported after this object was created.
 
-    If a module replaces an older module of this name in `sys.modules`, the dict keeps the older entry's position. So
-    the object does not find the new module.
+    The object misses a module that replaces an older module of the same name, because `sys.modules` keeps the older
+    entry's position.
     """
 
     def __init__(self) -> None:

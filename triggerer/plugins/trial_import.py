@@ -1,10 +1,8 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
-Suppose a user changes a DAG file, and the import of the file now crashes the process:
-
-- The DAG processor imports the file in a child process, and notices the crash. The triggers of the file's earlier
-  version stay in force.
-- To load these triggers, the service itself imports the file. Without a trial, it would crash at every start.
+The import of a changed DAG file may crash its process. The DAG processor imports the file in a child process and
+notices the crash, so the triggers of the file's earlier version stay in force. To load these triggers, the service
+itself imports the file. Without a trial, the service would crash at every start.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, which imports the file. If the file's code
 kills its parent process, it kills the process of this module, and not the service.

@@ -45,7 +45,7 @@ def explain_unknown_argument(error: TypeError) -> DagError | None:
 
 
 def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | None) -> str | None:
-    """Return what to import instead of an Airflow name, or advice to install Airflow; None: not about Airflow."""
+    """Return what to import instead of an Airflow name, or advice to install Airflow. None: it is another module."""
     if (error.name or "").partition(".")[0] != _AIRFLOW:
         return None
     names = _imported_at(file, line)

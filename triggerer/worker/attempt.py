@@ -61,10 +61,10 @@ class _Files(NamedTuple):
 
 
 class FileStates:
-    """Remembers how long each DAG file that a run could not use has been in its present state.
+    """Remembers since when each DAG file that a run could not use has been in its present state.
 
-    A broken file may only be half-written. Its modification time may be old nevertheless: when a writer truncates a
-    file, the size changes a moment before the modification time.
+    A file that changed a moment ago may be half-written. Its modification time does not always show the change: when a
+    writer truncates a file, the size changes a moment earlier.
 
     Args:
         tell: Receives each new state of a file, for the processes of later runs.

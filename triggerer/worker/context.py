@@ -78,7 +78,7 @@ class RunContext:
         self.dag_run = DagRun(**{**details, "params": {**dag.params, **order.params}})
 
     def arguments(self, task: Task, outlet_events: OutletEvents) -> dict[str, Any]:
-        """Return the arguments that the service, not the DAG, supplies for one try of a task, such as `spark`, by name.
+        """Return, by name, the arguments that the service supplies for one try of a task, such as `spark`.
 
         Raises:
             SubmitFailed: The task names `spark`, and no session could be opened.

@@ -73,8 +73,7 @@ class RunReport:
     """True: the DAG file does not load or lacks the DAG, and the run is queued again (`WorkerContext.holds_broken`).
     `end` has the reason."""
     is_blocked: bool = False
-    """True: nobody can tell whether a former attempt is still at work, so the run is queued again. `end` has the
-    reason."""
+    """True: an earlier attempt may still be at work, so the run is queued again. `end` has the reason."""
 
 
 def message(kind: str, **fields: Any) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from triggerer.domain.runs import TaskState
 def reused_tasks(dag: DAG, finished: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
-    The return value of a successful task is lost, because only the memory of the process that executed the task had the
-    value. If a task that must be executed needs the value, the successful task is executed again. It then emits its
-    events with the same keys as before, so no event is recorded twice.
+    A task's return value is lost when its process ends. So a successful task is executed again if a task that must be
+    executed needs the value. The repeated task emits its events with the same keys, so no event is recorded twice.
 
     Args:
         finished: The final states of the tasks that may keep their results. Tasks that the DAG no longer has are

@@ -1,7 +1,7 @@
 """The process of one run: it waits for an order, executes the order, and ends. `fork_server/server.py` forks it.
 
-A signal ends a task at its timeout. Python calls signal handlers only in the main thread, so the main thread executes
-the tasks. If tasks run side by side, each task has its own thread. A further thread reads the executor's replies.
+The main thread executes the tasks: a signal ends a task at its timeout, and Python calls signal handlers only in the
+main thread. Tasks that run side by side have their own threads. Another thread reads the executor's replies.
 """
 
 from __future__ import annotations

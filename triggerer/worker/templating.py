@@ -33,7 +33,7 @@ def check_templates(value: Any, what: str) -> None:
 
 
 def render(value: Any, context: Mapping[str, Any], what: str) -> Any:
-    """Return an argument with every string rendered, also in lists, tuples and the values of dictionaries.
+    """Render an argument: a string, or each string in its lists, tuples and values of dictionaries.
 
     Named tuples and other objects are returned unchanged.
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """At the end of the block, end this process if users' code has forked it during the block.
+    """At the end of the block, exit if this process is a fork that users' code made during the block.
 
-    Otherwise a forked process would continue as a second run: it would report results, and wait for orders.
+    Otherwise the fork would go on as a second run's process: it would report results, and wait for orders.
     """
     pid = os.getpid()
     code = 0

@@ -1,9 +1,9 @@
 """An executor's lease on its runs. Heartbeats extend the lease. The executor ends its runs before the lease ends.
 
-When an executor's lease has expired by the database's clock, other executors queue its runs again. They cannot know
-whether that executor is dead, or only cannot reach the database. So each executor watches its own clock, and ends its
-runs before the lease expires. If the executor is frozen at that time, the lease's guard
-(`triggerer.executor.lease.lease_guard`) ends the workers a little later, but still before the lease expires.
+Once an executor's lease has expired by the database's clock, other executors queue its runs again. The executor may be
+alive, and only unable to reach the database. So each executor watches its own clock, and ends its runs before the lease
+expires. If the executor is frozen at that time, the lease's guard (`triggerer.executor.lease.lease_guard`) kills the
+workers, still before the lease expires.
 """
 
 from __future__ import annotations

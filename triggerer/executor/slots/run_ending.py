@@ -51,7 +51,7 @@ class RunEnding:
         self.is_cut_short |= self.verdict is None
 
     def give_away(self) -> None:
-        """Call `cut_short`, and write no end into the run's log, because another executor may be writing the log."""
+        """From now on, also write no end into the run's log, because another executor may be writing the log."""
         self.may_end_log = False
         self.cut_short()
 
@@ -97,7 +97,7 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Write the run's end into the log, and then into the store. Once the store has it, users may read the log."""
+        """Write the run's end into the log, then into the store: users may read the log once the store has the end."""
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
             # The run was cut short while the log was written.

@@ -12,9 +12,9 @@ from triggerer.store.runs.transitions import record_progress
 
 @dataclass(slots=True)
 class ProgressWriter:
-    """Stores the newest progress of a run. Older progress that is not stored yet is dropped.
+    """Stores the newest progress of a run. Drops older progress that is not stored yet.
 
-    No progress is lost for good, because the result of a task has the task's last progress.
+    In the end no progress is missing, because a task's result has the task's last progress.
     """
 
     result_writer: ResultWriter

@@ -48,9 +48,10 @@ def is_session_near(slots: Iterable[Choosable]) -> bool:
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
     """Return the slot for a run; None: wait for a slot.
 
-    - A run that needs Spark takes a free slot with a warm session. Without such a slot, the run waits if a session is
-      about to open. Otherwise it takes a slot as a run without Spark does.
-    - A run without Spark takes any free slot. It prefers a slot that has a worker, and then one without a warm session.
+    - A run that needs Spark takes a free slot with a warm session. If there is none, and a session is about to open,
+      the run waits.
+    - Every other run takes any free slot. It prefers a slot with a worker, and among these a slot without a warm
+      session.
     """
     free = [slot for slot in slots if slot.is_free]
     if needs_spark:

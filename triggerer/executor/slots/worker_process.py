@@ -77,8 +77,8 @@ class RunHandle:
     async def reap(self) -> Death:
         """End the process, and return how it ended. `WorkerProcess.listen` must be running.
 
-        The process has one second to end on its own. Then kill the process. If the worker is dead or hangs, it does not
-        report this end. Then kill the worker, and return how the worker ended.
+        If the process has not ended after a second, kill it. The worker reports the end. If no report comes, the worker
+        is dead or hangs: kill the worker, and return how the worker ended.
         """
         with anyio.move_on_after(1):
             await self.is_over.wait()

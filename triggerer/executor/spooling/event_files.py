@@ -184,9 +184,9 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Convert the events with Arrow's JSON reader. Return None if the caller must convert the events itself.
+    """Convert the events with Arrow's JSON reader, if Arrow finds that all of them fit the column.
 
-    The caller must do so if the events do not fit the column, or if Arrow cannot check whether they fit.
+    Return None if the events do not fit, or if Arrow cannot check this.
     """
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None

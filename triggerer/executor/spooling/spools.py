@@ -138,7 +138,7 @@ class Spools:
 
 
 async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
-    """Start the child process, send it the order, and return its answer.
+    """Send the order to a new child process, and return the answer.
 
     Raises:
         OSError: The process cannot be started.

@@ -79,8 +79,8 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
     def emitted(self) -> tuple[EmittedEvent, ...]:
         """Return a successful task's events: one for each asset outlet, and each event that the task added to an alias.
 
-        An asset may have an event as an outlet and further events through aliases. As in Airflow, its events with equal
-        `extra` and partition key become one event, which belongs to all these aliases.
+        As in Airflow, events of one asset with equal `extra` and partition key become one event. This event belongs to
+        all aliases to which the task added it.
 
         Raises:
             RowRefused: An extra or a partition key cannot be stored.

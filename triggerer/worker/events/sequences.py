@@ -138,8 +138,8 @@ class _PagedReader:
 class AssetEvents(Sequence[AssetEvent]):
     """The events of one asset or alias, oldest first. No event is fetched before the sequence is used.
 
-    The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
-    another transaction is recording at that moment may become part of it.)
+    The sequence ends at `last_id`, so it has no event that is recorded later. An exception is possible on PostgreSQL:
+    an event that another transaction was still recording when `last_id` was read.
 
     A loop fetches page after page. An index or a slice in the middle of a long sequence is slow, because the database
     must skip all rows before it. If the length is known, the database counts from the nearer end.

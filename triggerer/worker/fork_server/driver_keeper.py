@@ -75,7 +75,7 @@ class DriverKeeper:
     def warm(self) -> None:
         """Open a driver before a run needs the driver.
 
-        Later, `warmed` tells the executor that the next run's process has attached to the driver, or has the error.
+        The executor receives `warmed` once the next run's process has attached to the driver, or with an error.
         """
         self._server.preload(FOR_SPARK)
         try:

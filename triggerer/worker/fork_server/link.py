@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ForkServerLink:
-    """Sends questions to the fork server, one at a time, and stores what the fork server tells without a question.
+    """Sends questions to the fork server, one at a time. Stores the messages that the fork server sends unasked.
 
     Attributes:
         may_begin: True once all processes of the previous run are gone, so that this process may accept an order.

@@ -1,8 +1,7 @@
 """The worker's main process: it forks a process for each run, and never runs users' code.
 
 The server has one thread, because a fork copies only the thread that calls it. Each run's process has its own channel
-to the executor. When the process ends, the executor shuts this channel down. Otherwise a leftover process of a run
-could send messages for the next run.
+to the executor, so that no leftover process of a run can send messages for the next run.
 
 1. The server forks a process with the role `NEXT`, and sends the process's channel to the executor.
 2. The server sends `go` to `NEXT` once the previous run's process and its descendants are gone. Then `NEXT` attaches to
@@ -294,8 +293,8 @@ class ForkServer:
             self._handle(child, heard)
         except (KeyError, TypeError, ValueError) as error:
             # Users' code has written into this connection, and perhaps also into the channel to the executor. Kill the
-            # process a little later. Until then the executor can find malformed data in the channel, and report that as
-            # the run's error.
+            # process a little later, so that the executor can first find the malformed data in its channel. Then the
+            # run's error names the cause.
             logger.warning("a run's process sent a message that cannot be understood: %r", error)
             heard.close()
             self.after(_DAMAGED_S, child.kill)

@@ -65,9 +65,9 @@ class ConnectLauncher:
         return self._handle(intent.tag)
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        """Return `Absent` if the session was released, and otherwise `Running`.
+        """Return `Absent` if the session was released, and `Running` if it was not.
 
-        The query opens a session that does not exist yet, so a session that was never used is `Running`, too.
+        A session that does not exist yet is `Running`, too, because this query opens it.
         """
 
         def answer(client: Any) -> Sighting:

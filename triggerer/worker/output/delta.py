@@ -107,8 +107,7 @@ class DeltaTables:
         """Return the name that this try first used for this table, because a table may have several names."""
         with self._lock:
             if all(table.name != known.name for known in self._tables):
-                # Most tasks write to only one table, and the first table needs no query for its identity. The query
-                # takes a while.
+                # The query for a table's identity is slow. Most tasks write to only one table, and need no query.
                 own = table.identity() if self._tables else None
                 for known in self._tables:
                     if own is not None and known.identity() == own:

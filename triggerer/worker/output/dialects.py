@@ -1,8 +1,8 @@
 """The databases of `output.jdbc`: how each of them names, lists and creates tables, and commits a draft's rows.
 
-Spark first writes the rows of an output into a draft, which is a table. A commit stores the output's token and moves
-the draft's rows to the target, in one transaction. All tries of a task have the same token, and the token is part of a
-primary key. So if another try has stored the token, the commit fails.
+Spark first writes an output's rows into a draft table. In one transaction, a commit stores the output's token and moves
+the draft's rows to the target. All tries of a task have the same token, which is part of a primary key. So only one try
+can commit.
 
 Spark's connection commits after each call, so a single call must store the token and move the rows:
 

@@ -21,8 +21,8 @@ _MOVES_AT_ONCE: Final = 16
 class HadoopFiles:
     """HDFS, an object store, or another file system of the session's Hadoop settings.
 
-    A move is a rename. HDFS renames a file in one step. An object store copies the object. No reader sees a part of a
-    file.
+    A file is moved by a rename: HDFS renames in one step, and an object store copies the object. In both cases, no
+    reader sees a part of a file.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:

@@ -103,7 +103,7 @@ class IcebergTable:
     def _in_procedures(self) -> tuple[str, str]:
         """Return the catalog, and the table's name for Iceberg's procedures.
 
-        If the name has a namespace, add the catalog. Otherwise Iceberg would log 90 lines.
+        Add the catalog to a name with a namespace. Without the catalog, Iceberg would log 90 lines.
         """
         first, _, rest = self.name.partition(".")
         if rest and self._spark.conf.get(f"spark.sql.catalog.{first.strip('`')}", None) is not None:

@@ -65,8 +65,8 @@ class Connection:
 
     def _read(self, query: str, **options: str) -> DataFrame:
         reader = self._spark.read.format("jdbc").options(**{**self._options, **options})
-        # For a fetch size above zero, Spark would switch off the automatic commit, which `execute` needs. Spark cannot
-        # read a query in parts, so use one partition.
+        # With a fetch size, Spark would switch off auto-commit, and the statement of `execute` would not commit. Spark
+        # cannot read a query in parts, so use one partition.
         return reader.options(fetchsize=0, numPartitions=1).option("query", query).load()
 
 
@@ -168,8 +168,7 @@ def _drop_drafts(
         for drop in output.drop(found, is_written=is_written):
             connection.execute(drop)
     except Exception:
-        # Only log this error. If the write failed, the user needs the error of the write instead. A later write drops
-        # the drafts.
+        # Do not raise: if the write failed, the user needs that error. A later write drops the drafts.
         logger.exception("a draft table could not be dropped")
 
 

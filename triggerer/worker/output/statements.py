@@ -68,9 +68,8 @@ class Statements:
     def commit(self, columns: Sequence[str], key: Sequence[str]) -> list[str]:
         """Return the statements of the commit. The last one is a transaction: it stores the token and moves the rows.
 
-        With a `key`, a row replaces the row with the same key. If the token is stored already, the last statement fails
-        and moves nothing. If another try is committing this output, the last statement first waits for the end of the
-        other try's transaction.
+        With a `key`, a row replaces the row with the same key. If another try has stored the token, the last statement
+        fails and moves nothing. While another try is storing the token, the last statement waits.
         """
         dialect = self.dialect
         move = Move(

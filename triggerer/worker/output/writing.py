@@ -19,7 +19,7 @@ class Writing:
     """One call of a writer.
 
     Args:
-        name: The output's token. For the second call for one target in the try, `-2` follows the token, and so on.
+        name: The output's token. In the second call of a try for the same target, `-2` follows the token, and so on.
         mark: The text that identifies this call among all calls of all tries, see `marks`.
         may_commit: Asks the service whether this attempt is still the run's current one.
     """
@@ -47,8 +47,8 @@ class Writing:
             found: The mark that was found at the target.
             target: The target's name in the message.
         Raises:
-            OutputRefused: An earlier call of this try wrote the output, because it used another name for the target.
-                The rows of this call are not written.
+            OutputRefused: The rows were not written. An earlier call of this try used another name for the target, so
+                the two calls count as one output.
         """
         if found == self.mark:
             return "written"

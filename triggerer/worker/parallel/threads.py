@@ -38,8 +38,8 @@ def thread_time_limit(limit: timedelta | None, on_expiry: Callable[[], None]) ->
     """Raise `TaskTimeout` in this thread when the time is up, as `time_limit` does in the main thread.
 
     Args:
-        on_expiry: Ends calls outside Python, such as Spark jobs. During such a call, the exception cannot be raised.
-            `on_expiry` is called in another thread.
+        on_expiry: Called in another thread. It ends calls outside Python, such as Spark jobs, because Python raises the
+            exception only after such a call.
     """
     if limit is None:
         yield

@@ -291,9 +291,9 @@ _EXPLANATIONS: Final = tuple(
 
 
 def explain_spark(error: BaseException) -> str | None:
-    """Return a sentence that explains an error of Spark. None: Spark's own text is enough.
+    """Return a sentence to show before Spark's own text: advice for a known error, or else the cause in Spark's words.
 
-    For a known error, the sentence has advice for the user.
+    Return None if Spark's text needs no such sentence.
     """
     for one in _chain(error):
         text = str(one)
@@ -307,7 +307,7 @@ def explain_spark(error: BaseException) -> str | None:
 
 
 def _essence(error: BaseException) -> str | None:
-    """Return the line of Spark's text that has the reason. None: that is the first line, or no line has a reason."""
+    """Return the line of Spark's text that has the cause. None: the first line has the cause, or no line has one."""
     text = _STACKTRACE.sub("", str(error))
     if not (type(error).__name__ == "Py4JJavaError" or text.startswith(_ABORTED)):
         return None

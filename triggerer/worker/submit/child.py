@@ -64,11 +64,11 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: s
 def _wait(child: subprocess.Popen[bytes]) -> int:
     """Wait for the end of the child, and return its exit code.
 
-    Each wait is short. To stop a task that has its own thread, `triggerer.worker.parallel.threads` raises an exception
-    in the thread, and Python raises it only after the current wait.
+    Wait in short steps. `triggerer.worker.parallel.threads` stops a task by an exception in the task's thread, which
+    Python raises only after the current step.
 
-    Do not use `Popen.wait` with a time limit. An exception inside `Popen.wait` can leave its lock held, and then `_end`
-    would wait forever.
+    Do not use `Popen.wait` with a time limit. If the exception came inside `Popen.wait`, the lock of `Popen` could stay
+    locked, and `_end` would wait for ever.
     """
     descriptor = os.pidfd_open(child.pid)
     try:

@@ -213,12 +213,13 @@ def end_earlier_try(
     *,
     patience: timedelta,
 ) -> None:
-    """Stop the application of an earlier try of the task, and report its end.
+    """Stop the application of an earlier try of the task, wait for its end, and report the end.
 
-    The earlier try could not confirm this end. Two applications of a task must not work at the same time.
+    The application may still be at work, and must not work at the same time as the next one.
 
     Args:
-        tell_wait: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.
+        tell_wait: Receives the reason when a wait begins, such as `the end of an earlier try's application ...`.
+            Receives None when the wait ends.
         patience: How long to wait for the end.
     Raises:
         RunFailed: After `patience`, the application may still be at work. Its launch stays unknown.

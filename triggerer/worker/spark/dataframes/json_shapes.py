@@ -28,7 +28,7 @@ class Shape:
         kinds: The Python types of the values, without None; tuples count as lists.
         keys: For objects, the shape of the values under each key, in the order of appearance. None: the objects have
             more than `MAX_FIELDS` keys.
-        items: The shape of all elements of lists. If `keys` is None, also of all values of objects.
+        items: The shape of all elements of lists, and of all values of objects if `keys` is None.
         has_large: True if an integer needs more than 64 bits.
         has_huge: True if an integer does not fit a double.
     """
@@ -165,7 +165,7 @@ class Column:
 
 
 def column_of(shape: Shape) -> Column:
-    """Return the column for objects of this shape: a struct, or a map if the objects have no keys or too many keys."""
+    """Return the column for objects of this shape: a struct, or a map if there are no keys or too many keys."""
     return _Columns().objects(shape, 0)
 
 

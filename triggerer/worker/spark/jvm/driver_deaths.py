@@ -1,4 +1,4 @@
-"""Says how Spark's driver ended, for the run's error, from the JVM's exit code and the last lines of its output.
+"""Finds out why Spark's driver ended, from the JVM's exit code and its last lines of output. The run's error says why.
 
 The fork server notices the end (`worker/fork_server/driver_keeper.py`). The run's process asks the fork server for the
 reason (`worker/spark_holder.py`).

@@ -60,8 +60,8 @@ def launch(
     """Start a JVM with the settings that `on_command_line` selects. `environment` replaces variables of this process.
 
     Args:
-        streams: The streams of a JVM that another process owns. None: the JVM ends when its standard input closes. Only
-            this process, and processes that it forks without `exec`, have the writing end.
+        streams: The streams of a JVM that another process owns. None: the JVM ends with this process, because its
+            standard input then closes. A process that this one forks without `exec` also keeps the input open.
     Raises:
         SubmitFailed: The JVM did not start. The message has its output.
     """

@@ -52,7 +52,7 @@ class Java:
 
     @property
     def wants_each_jar_once(self) -> bool:
-        """True if this Java refuses our archive of Spark's classes when the class path names a jar twice.
+        """True if this Java cannot use our archive of Spark's classes (CDS) when the class path names a jar twice.
 
         Seen with Java 21, not with 17 or 25.
         """

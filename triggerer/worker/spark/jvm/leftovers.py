@@ -1,7 +1,7 @@
 """Clears the traces of a run from a JVM, so that the next run does not see them.
 
 All Spark sessions of a JVM share its context, its cache and its Java objects. This module uses internals of PySpark and
-Spark. A test covers each kind of trace.
+Spark.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def remember(context: Any, session: Any) -> dict[str, Any]:
     for name in _ADDED:
         added = _added(java, scala, name)
         baseline[name] = java["java.util.HashSet"](*([] if added is None else [added]))
-    # Store Py4J's names of all Java objects that Python refers to now. The set of these names is such an object, too.
+    # Store Py4J's names of all Java objects that Python refers to now, including this set of names. `clear` removes all
+    # other objects.
     bindings = java["java.util.HashSet"](_bindings(gateway).keySet())
     bindings.add(bindings._target_id)  # noqa: SLF001
     return baseline | {"bindings": bindings}
@@ -90,7 +91,7 @@ def clear(
 ) -> None:
     """Undo a run's changes to the JVM outside the run's session, and end the run's jobs and queries.
 
-    Call this function before this process has Java objects of its own, because the function would remove them.
+    Call this function before this process creates Java objects, because the function would remove them.
 
     Args:
         pid: The JVM's process id.

@@ -172,8 +172,8 @@ def _end_with_parent() -> None:
 def main() -> None:
     """Run `python -m triggerer.worker.spark.jvm.training HOME`, until the archive exists or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
-    # `_give_up` kills the process group, so this process needs a group of its own. Then Ctrl-C does not reach this
-    # process, but if Ctrl-C ends the parent, standard input ends too.
+    # `_give_up` kills the process group, so this process needs a group of its own. Ctrl-C does not reach this group.
+    # But when Ctrl-C ends the parent, standard input closes, and `_end_with_parent` ends this process.
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()

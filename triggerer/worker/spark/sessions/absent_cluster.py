@@ -23,7 +23,8 @@ def await_cluster(settings: SparkSettings, tell: Callable[[str | None], None]) -
     """Wait until the master or the server accepts connections. For a master without an address, do not wait.
 
     Args:
-        tell: Receives the reason when a wait begins, as the end of a sentence, and None when the wait ends.
+        tell: Receives the reason when a wait begins, such as `the Spark master ..., which does not answer`. Receives
+            None when the wait ends.
     Raises:
         SubmitFailed: The master or the server has not answered for `cluster_patience`.
     """

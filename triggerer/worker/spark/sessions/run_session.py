@@ -115,11 +115,11 @@ class RunSession:
     def await_end(self) -> None:
         """Cancel the work of a failed try, and return once Spark executes none of it.
 
-        If the work does not end, kill the driver.
+        If the work does not end, kill the driver. If other tasks of the run, or other clients of a Spark Connect
+        server, use the driver, raise instead.
 
         Raises:
-            RunFailed: The work may continue. The driver was not killed, because other tasks of the run use it, or other
-                clients of a Spark Connect server.
+            RunFailed: The work may continue.
         """
         session, task_id = self._progress.session, own_task.get()
         if session is None or self._has_driver_ended():

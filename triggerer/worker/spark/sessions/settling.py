@@ -32,10 +32,10 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def await_end(session: SparkSession, task_id: str | None) -> bool:
-    """Wait until no job, no Spark task and no Python worker is at work for the session. Return whether that is so.
+    """Wait until no job, no Spark task and no Python worker is at work for the session.
 
-    A Spark Connect server does not report its work. With a server, wait for the longest time that a Python worker of an
-    interrupted Spark task can survive, and return True.
+    A Spark Connect server does not report its work. So wait as long as a Python worker of an interrupted Spark task can
+    survive, and return True.
 
     Args:
         task_id: Wait only for the work of this task of the DAG, because other tasks of the run continue. None: wait for

@@ -1,1 +1,1 @@
-"""The modules that Spark's Python processes import by bare names: Spark's JVM has this folder on its PYTHONPATH."""
+"""Modules that Spark's Python processes import. This folder is on the PYTHONPATH of Spark's JVM."""

@@ -24,8 +24,8 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # Leave the JVM's process group before `die_with_writer`. That call tells the kernel which group to kill when the
-    # lifeline's writer ends: the group that this process has then. PySpark calls setpgid too, but later.
+    # `die_with_writer` lets the kernel kill the process group to which this process belongs at the call. So leave the
+    # JVM's group first. PySpark calls setpgid too, but only later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
