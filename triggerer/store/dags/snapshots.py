@@ -167,9 +167,9 @@ class ReadDags:
 
 
 class DagRow(NamedTuple):
-    """A DAG, with one asset of its condition that has queued events.
+    """A row for each pair of a DAG and an asset of its condition that has queued events.
 
-    A DAG with several such assets has several rows, which are adjacent. A DAG with none has one row without an asset.
+    The rows of a DAG are adjacent. A DAG without such an asset has one row, which names no asset.
     """
 
     dag_id: str

@@ -33,7 +33,7 @@ class OneOrMany(NamedTuple):
     of_one: str
     """SQLite's text for a list of one item. The values of a row are `<parameter>_0`, `<parameter>_1`…"""
     parameter: str
-    """The name of the parameter that has the list."""
+    """The name of the parameter that contains the list."""
 
 
 class Statement:

@@ -161,9 +161,9 @@ class InsertEvents:
 def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
     """Insert the events that are not stored yet, and queue them for every DAG that waits for their assets.
 
-    An event is stored already if a row has its watcher, asset, idempotency key and ordinal. Events are also queued for
-    paused DAGs, but not for stale DAGs. If the database refuses one row, no row is written. The caller must wake the
-    scheduler.
+    An event is already stored if a row with the same watcher, asset, idempotency key and ordinal exists. Events are
+    also queued for paused DAGs, but not for stale DAGs. If the database refuses one row, no row is written. The caller
+    must wake the scheduler.
     """
     if not rows:
         return Inserted((), ())

@@ -60,7 +60,7 @@ def check_identity(key: str, ordinal: int) -> None:
     """Check that the key and the ordinal can be stored as an event's identity.
 
     Raises:
-        RowRefused: The ordinal is out of range, or the key is too long, not Unicode or has a NUL character.
+        RowRefused: The ordinal is out of range, or the key is too long, is not Unicode or contains a NUL character.
     """
     if not 0 <= ordinal <= _MAX_ORDINAL:
         raise RowRefused(f"the ordinal {ordinal} is out of range")

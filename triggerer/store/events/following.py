@@ -79,8 +79,8 @@ async def follow_asset_events(
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: False: begin with the oldest event. True: begin after the newest event, or with the oldest event if
-            a transaction that writes events does not end.
+        is_from_now: False: begin with the oldest event. True: begin after the newest event. But if one of the
+            transactions does not end within the two seconds, begin with the oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:

@@ -40,9 +40,9 @@ Executors sweep at shorter intervals. So another executor, whose machine may be 
 claim the run first.
 """
 
-# `_BROKEN` finds the runs to hold among the next claimable runs. On PostgreSQL the query locks the file's row. The DAG
-# processor writes this row before it releases the runs of a repaired file. So either this query sees the repaired file,
-# or the DAG processor waits for this transaction and then releases its runs.
+# `_BROKEN` finds the runs to hold among the next claimable runs. On PostgreSQL the query locks the file's row. When a
+# file is repaired, the DAG processor writes this row before it releases the file's runs. So either this query sees the
+# repaired file, or the DAG processor waits for this transaction and then also releases the runs held here.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}

@@ -222,8 +222,8 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# If another transaction is changing the DAG's row, this UPDATE waits for its end. A condition on `xmin` is then checked
-# with the committed version of the row.
+# If another transaction is changing the DAG's row, this UPDATE waits until that transaction ends. A condition on `xmin`
+# is then checked with the committed version of the row.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

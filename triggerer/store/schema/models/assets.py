@@ -132,10 +132,9 @@ class QueuedAssetEvent(Base):
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The key begins with the event, so that new entries go to the end of the index. A key that began with the DAG
-        # would mislead PostgreSQL. If it planned the query for a DAG's waiting events while the queue is empty, it
-        # would choose the key instead of the index below. The cached plan would later read every event that the DAG
-        # ever had.
+        # The key begins with the event, so that new entries go to the end of the index. If the key began with the DAG,
+        # PostgreSQL could use it for the query for a DAG's waiting events, and read every event that the DAG ever had.
+        # PostgreSQL chooses such a plan while the queue is empty, and caches the plan.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",
