@@ -52,7 +52,7 @@ class CleaningState:
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
     """Take the turn for a cleaning, unless another cleaning has it; return True if the turn was taken.
 
-    A stored turn that expires later than `TURN` from now does not count: it is from before the clock was set back.
+    If the stored turn expires later than `TURN` from now, the clock was set back, and the turn does not count.
     """
     row = await _locked(session)
     now = await database_now(session)

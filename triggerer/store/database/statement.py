@@ -182,7 +182,7 @@ def in_list(parameter: str, kind: str) -> OneOrMany:
     """Return the SQL text that tests whether a value is in a list, for use as in `dag_id {IN_DAGS}`.
 
     Args:
-        parameter: The name of the parameter that has the list.
+        parameter: The name of the parameter that contains the list.
         kind: PostgreSQL's type of the items, such as `text`.
     """
     return OneOrMany(

@@ -139,10 +139,10 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
 
 @dataclass(frozen=True, slots=True)
 class InsertEvents:
-    """A step: insert and queue events. Its result row has the ids of DAGs with queued events, and the new events' ids.
+    """A step: insert and queue events. It returns a row (ids of DAGs with queued events, ids of the new events).
 
-    If some events were duplicates, a DAG may be named although its queue did not change. If `want_ids` is false, the
-    event ids are missing.
+    If some events were duplicates, the row may name a DAG whose queue did not change. If `want_ids` is false, the row
+    contains no event ids.
     """
 
     rows: Sequence[EventRow]

@@ -141,8 +141,8 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    For an alias with more than 100 assets this is slow: the database sorts all events from the beginning of the page
-    on.
+    For an alias with more than 100 assets this is slow, because the database sorts all events of these assets after the
+    beginning of the page.
     """
     spans = await _spans(session, uri, alias)
     if not spans:
@@ -188,7 +188,7 @@ async def ids_of_run(
 async def _entries_of(
     session: AsyncSession, run_pk: int
 ) -> type[QueuedAssetEvent] | type[DagPartitionEvent]:
-    """Return the table that has the run's events. For runs of partition keys, this is `dag_partition_event`."""
+    """Return the table that contains the run's events. For runs of partition keys, this is `dag_partition_event`."""
     keyed = exists().where(DagPartitionEvent.run_pk == run_pk)
     return DagPartitionEvent if await session.scalar(select(keyed)) else QueuedAssetEvent
 

@@ -130,8 +130,8 @@ class Body(NamedTuple):
 class StoreBodies:
     """A step: store these bodies (bytes of messages), unless they are stored already.
 
-    For each body the step returns (stream digest, key, id). A `Statement` could not store them, because it passes rows
-    as JSON, which has no bytes.
+    For each body the step returns (stream digest, key, id). A `Statement` cannot pass bytes, because it passes rows as
+    JSON.
     """
 
     bodies: Sequence[Body]

@@ -86,9 +86,9 @@ async def _request(
 ) -> datetime:
     """Store a request, and return from which instant on the watcher's log is read again.
 
-    The replay does not start before `cleaned_before`, because earlier events were deleted. So the store no longer has
-    the keys that show which messages are repeats. No message is missed, because the broker had advanced past the
-    messages of the deleted events.
+    The replay does not start before `cleaned_before`. Earlier events were deleted, and with them the keys that show
+    which messages are repeats. The replay misses no message, because events are deleted only once the broker has
+    advanced past their messages.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)

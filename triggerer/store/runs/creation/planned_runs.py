@@ -134,8 +134,8 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
 
 
 # The statement skips DAGs whose rows other transactions have locked, so two such statements never wait for each other.
-# It also skips a DAG whose row no longer has the `xmin` that the scheduler read. If `xmin` is equal, no other scheduler
-# has created a run of the DAG since.
+# It also skips a DAG whose row no longer has the `xmin` that the scheduler read, because another scheduler may have
+# created a run of the DAG since.
 #
 # PostgreSQL takes the statement's snapshot before `clock` reads the time. So a run that gets this time as its
 # `run_after` is not older than one of its events.

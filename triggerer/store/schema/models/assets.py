@@ -44,8 +44,8 @@ class FormerIdentity(Base):
 
     When an asset's name or URI changes, its row in `asset` stays, so watchers, queues and schedules continue.
 
-    An event belongs to the former identity with the lowest `last_event_id` that is not below the event's id. If there
-    is none, the event belongs to the asset's current identity.
+    A former identity covers the asset's events up to `last_event_id` that no earlier former identity covers. All later
+    events belong to the asset's current identity.
     """
 
     __tablename__ = "asset_former_identity"
