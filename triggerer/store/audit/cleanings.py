@@ -1,6 +1,6 @@
 """Lets one cleaning of the database run at a time. Stores the last outcomes, and the totals of deleted rows and logs.
 
-A cleaning that runs has the turn. The turn expires unless the cleaning extends it.
+A cleaning takes the turn when it begins. The turn expires unless the cleaning extends it.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ async def _cancel_queued(
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """Mark the tasks of these cancelled runs that the store still shows as running.
+    """Cancel the tasks of these cancelled runs that the store still shows as running.
 
     No task is at work, because the runs were queued. An earlier attempt left these tasks behind.
     """

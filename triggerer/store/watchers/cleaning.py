@@ -106,9 +106,9 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """Return this watcher's problem, as the predicate of a sentence; None if the watcher is in good order.
+        """Return what is wrong with this watcher, as the predicate of a sentence, or None.
 
-        The events of all watchers of the stream then stay.
+        If something is wrong with one watcher of a stream, the events of all watchers of the stream stay.
         """
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"

@@ -69,8 +69,8 @@ class Unchanged:
 class CreateRun:
     """A step: create a run. It returns a row (primary key, run id, run_after).
 
-    It returns no row if the run's id exists already, or if `unchanged` is given but the DAG's row has changed. If the
-    run takes events, the step also changes the DAG's row, so that another scheduler notices the new run.
+    The step returns no row if the run's id exists already, or if `unchanged` is given but the DAG's row has changed. If
+    the run takes events, the step also changes the DAG's row, so that another scheduler notices the new run.
     `triggerer.store.runs.creation.create_run.create_run` explains the fields.
     """
 
