@@ -1,8 +1,7 @@
 """The API tokens of runs. Each attempt of a run has its own token.
 
-A token is signed with the key that all services share. So any service can check the token without a stored copy, and
-claiming a run needs no extra write. A token is valid while its attempt is running and nobody has asked to cancel the
-run.
+A token is signed with the key that all services share. So any service can check the token without a stored copy. A
+token is valid while its attempt is running, until a user asks to cancel the run.
 """
 
 from __future__ import annotations

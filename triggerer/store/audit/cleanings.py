@@ -1,6 +1,6 @@
 """Lets one cleaning of the database run at a time. Stores the last outcomes, and the totals of deleted rows and logs.
 
-A cleaning that runs has the turn. The turn expires unless the cleaning extends it.
+A cleaning takes the turn when it begins. The turn expires unless the cleaning extends it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CleaningState:
 async def begin_turn(session: AsyncSession, holder: str) -> bool:
     """Take the turn for a cleaning, unless another cleaning has it; return True if the turn was taken.
 
-    A stored turn that expires later than `TURN` from now does not count: it is from before the clock was set back.
+    If the stored turn expires later than `TURN` from now, the clock was set back, and the turn does not count.
     """
     row = await _locked(session)
     now = await database_now(session)

@@ -132,8 +132,8 @@ def lock_and_read(
     """
     if not dag_ids:
         return []
-    # Lock in a separate statement. A statement sees only what was committed before it began. So a statement that locks
-    # a DAG and reads its queue would miss the changes of the transaction for whose lock it waited.
+    # Lock in a separate statement. A statement sees only what was committed before it began. If one statement locked a
+    # DAG and also read the DAG's queue, it would miss the changes of the scheduler that had the lock before.
     if waits:
         yield LockDags(dag_ids)
     else:

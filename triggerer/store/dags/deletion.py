@@ -90,9 +90,9 @@ async def delete_some_runs(
 async def release_some_keys(
     session: AsyncSession, dag_id: str, *, after: int, limit: int
 ) -> int | None:
-    """Replace the idempotency keys of events that a DAG's tasks emitted, so that a later DAG may use the old keys.
+    """Replace the idempotency keys of events that a DAG's tasks emitted.
 
-    The tasks of a later DAG with the same id emit events with equal keys. If the old events still had these keys, the
+    The tasks of a later DAG with the same id may emit events with the old keys. If the old events kept these keys, the
     store would drop the new events as duplicates.
 
     Args:

@@ -35,8 +35,7 @@ the search ends. So the edges beyond the limit are not needed.
 async def read_neighbourhood(session: AsyncSession, around: str, hops: int) -> AssetGraph:
     """Return the nodes at most `hops` steps away from an asset, and the edges between them.
 
-    At most 100 nodes are returned, the nearest first. Only the edges of these nodes are read, with one exception: to
-    find the DAGs that update an asset, the database searches the tasks of all DAGs for the asset's name.
+    At most 100 nodes are returned, the nearest first.
 
     Args:
         around: The name or URI of the asset.

@@ -41,9 +41,7 @@ _SINCE: Final = """coalesce((
                   AND l.run_type IN ('scheduled', 'asset_triggered') AND l.run_after <= {soon}
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
-# The query returns one row for each asset with queued events that the DAG's condition names, directly or through an
-# alias. A DAG without such an asset has one row, without an asset. `queued` is counted up to `bound`. But if the DAG
-# has no `events_per_run`, `queued` is always 1 for each asset.
+# `DagRow` describes the rows.
 #
 # With ORDER BY and LIMIT 1, PostgreSQL needs one index look-up to find out whether an asset has queued events. EXISTS
 # would become a join with the whole queue. Without ORDER BY, PostgreSQL would read all queued events of an asset that
@@ -128,9 +126,8 @@ ORDER BY d.dag_id, w.asset_id
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
     # SINCE is the logical date of the run in `last_automated`. The timetable creates no run for an interval that ended
-    # before SINCE, so `covered_intervals` leaves these intervals out. The runs of all other intervals have a
-    # `run_after` later than EARLIEST, the earlier of SINCE and SOON. So the query reads no earlier runs from the index
-    # on `run_after`.
+    # before SINCE, so `covered_intervals` needs only later intervals. Their runs have a `run_after` later than EARLIEST
+    # (the earlier of SINCE and SOON), so the query reads only this range of the index on `run_after`.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
@@ -167,9 +164,10 @@ class ReadDags:
 
 
 class DagRow(NamedTuple):
-    """A DAG, with one asset of its condition that has queued events.
+    """A DAG, and an asset with queued events that the DAG's condition names, directly or through an alias.
 
-    A DAG with several such assets has several rows, which are adjacent. A DAG with none has one row without an asset.
+    A DAG has a row for each such asset. An asset that the condition names in several ways has several rows. The rows of
+    a DAG are adjacent. A DAG without such an asset has one row, which names no asset.
     """
 
     dag_id: str

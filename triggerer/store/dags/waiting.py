@@ -204,7 +204,10 @@ def find_used_shares(
 
 
 def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
-    """Return id and state of the newest run outside backfills, and the type of the schedule's newest run."""
+    """Return (id, state) of the newest run outside backfills, and the type of the newest automatic run.
+
+    A run is automatic if its type is `scheduled` or `asset_triggered`.
+    """
     runs = yield _LAST_RUN(dag_id=dag_id)
     kinds = yield _LAST_KIND(dag_id=dag_id)
     last = None if not runs else (str(runs[0][0]), str(runs[0][1]))

@@ -43,8 +43,7 @@ def _dump(value: Any) -> str:
     return dump_json(value, "a value").decode()
 
 
-# Use the JSON functions of `triggerer.store.database.statement`, whose statements bypass SQLAlchemy. Then equal values
-# are stored as equal strings.
+# Statements that bypass SQLAlchemy use the same JSON functions, so that equal values are stored as equal strings.
 _JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 

@@ -15,7 +15,7 @@ G = TypeVar("G")
 
 
 class GroupCommit(ABC, Generic[G]):
-    """Writes items in groups: the items that arrive while one group is written are the next group.
+    """Writes items in groups. The items that arrive while one group is written form the next group.
 
     `G` is the type of a group. Each group is one transaction.
 

@@ -1,8 +1,8 @@
 """Conditions on lists of ids, which stay fast if PostgreSQL's statistics are out of date.
 
-If a table was empty at its last ANALYZE, the planner expects one row in it, even after many rows were inserted. So the
-planner joins two such tables by a nested loop, which compares each row with each other row. If the planner knows the
-length of a list of ids in the query, it chooses a hash join.
+If a table was empty at its last ANALYZE, the planner expects one row in it, even after many rows were inserted. The
+planner then joins two such tables by a nested loop, which compares every pair of rows. If a list in the query shows the
+planner how many ids there are, the planner chooses a hash join.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ from triggerer.store.database.transactions import Database
 async def perform_in_separate_transactions(database: Database, script: Script[T]) -> T:
     """Perform a script that only reads, each step in a transaction of its own.
 
-    So no transaction is open while the script computes. Otherwise PostgreSQL could end the session, because it was idle
-    in a transaction for too long (`idle_in_transaction_session_timeout`). The steps may see different states of the
-    database.
+    So no transaction is open while the script computes. Otherwise PostgreSQL could end the session, because of
+    `idle_in_transaction_session_timeout`. The steps may see different states of the database.
 
     Raises:
         StoreUnavailable, StoreRefused: As for `Database.reading`.

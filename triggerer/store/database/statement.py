@@ -33,7 +33,7 @@ class OneOrMany(NamedTuple):
     of_one: str
     """SQLite's text for a list of one item. The values of a row are `<parameter>_0`, `<parameter>_1`…"""
     parameter: str
-    """The name of the parameter that has the list."""
+    """The name of the parameter that contains the list."""
 
 
 class Statement:
@@ -41,7 +41,7 @@ class Statement:
 
     Calling the statement with values returns a step. The caller passes the same Python values for both databases:
 
-    - An aware instant is converted to the form of the columns.
+    - An aware instant is converted to the form in which the database stores instants.
     - A list becomes JSON on SQLite, and an array on PostgreSQL.
 
     The step's rows are not converted. On SQLite their JSON and instants are text, see `json_from` and `instant_from`.
@@ -182,7 +182,7 @@ def in_list(parameter: str, kind: str) -> OneOrMany:
     """Return the SQL text that tests whether a value is in a list, for use as in `dag_id {IN_DAGS}`.
 
     Args:
-        parameter: The name of the parameter that has the list.
+        parameter: The name of the parameter that contains the list.
         kind: PostgreSQL's type of the items, such as `text`.
     """
     return OneOrMany(

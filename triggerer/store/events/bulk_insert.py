@@ -139,10 +139,10 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
 
 @dataclass(frozen=True, slots=True)
 class InsertEvents:
-    """A step: insert and queue events. Its result row has the ids of DAGs with queued events, and the new events' ids.
+    """A step: insert and queue events. It returns a row (ids of DAGs with queued events, ids of the new events).
 
-    If some events were duplicates, a DAG may be named although its queue did not change. If `want_ids` is false, the
-    event ids are missing.
+    If some events were duplicates, the row may name a DAG whose queue did not change. If `want_ids` is false, the row
+    contains no event ids.
     """
 
     rows: Sequence[EventRow]
@@ -161,9 +161,9 @@ class InsertEvents:
 def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
     """Insert the events that are not stored yet, and queue them for every DAG that waits for their assets.
 
-    An event is stored already if a row has its watcher, asset, idempotency key and ordinal. Events are also queued for
-    paused DAGs, but not for stale DAGs. If the database refuses one row, no row is written. The caller must wake the
-    scheduler.
+    An event is already stored if a row with the same watcher, asset, idempotency key and ordinal exists. Events are
+    also queued for paused DAGs, but not for stale DAGs. If the database refuses one row, no row is written. The caller
+    must wake the scheduler.
     """
     if not rows:
         return Inserted((), ())

@@ -190,10 +190,10 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 
 
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
-    """Replace the idempotency keys of events that tasks of deleted runs emitted, so that the old keys are free.
+    """Replace the idempotency keys of events that tasks of deleted runs emitted.
 
-    If a later run gets the id of a deleted run, its tasks use the same keys. The store would then drop the new events
-    as duplicates.
+    A later run may get the run id of a deleted run. Its tasks then emit events with the old keys, and the store would
+    drop these events as duplicates.
     """
     if event_ids:
         yield _RELEASE(event_ids=list(event_ids))

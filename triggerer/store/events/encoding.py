@@ -36,7 +36,7 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
         max_bytes: The most bytes that the JSON text may have.
         what: The payload's name in an error. None: "a payload", with its type.
     Raises:
-        RowRefused: The payload has no JSON form, is too large, or has a NUL character, which PostgreSQL cannot store.
+        RowRefused: The payload has no JSON form, is too large, or contains a NUL character, which PostgreSQL refuses.
     """
     # Test for a dict first, because `isinstance` with the abstract class takes longer than encoding the payload.
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)
@@ -60,7 +60,7 @@ def check_identity(key: str, ordinal: int) -> None:
     """Check that the key and the ordinal can be stored as an event's identity.
 
     Raises:
-        RowRefused: The ordinal is out of range, or the key is too long, not Unicode or has a NUL character.
+        RowRefused: The ordinal is out of range, or the key is too long, is not Unicode or contains a NUL character.
     """
     if not 0 <= ordinal <= _MAX_ORDINAL:
         raise RowRefused(f"the ordinal {ordinal} is out of range")

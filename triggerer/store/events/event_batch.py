@@ -1,4 +1,4 @@
-"""A batch of trigger events. The rows are made only once, so that each retry of a write has identical rows."""
+"""A batch of trigger events. The rows are created only once, so that a retry writes identical rows."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class EventBatch:
             first = None
 
     def _share(self, source: EventSource, now: datetime, ordinal: int) -> None:
-        """Make the next rows refer to the shared fields of this source, instant and ordinal. Add missing fields."""
+        """Set the shared fields to which the next rows refer. Add them to the batch if they are new."""
         known = self._known.get((id(source), now, ordinal))
         if known is None:
             first = len(self.shared)

@@ -23,8 +23,8 @@ class SharedFields(NamedTuple):
 class EventRows:
     """Rows of `asset_event`, as columns. The lists are not copied, so nothing may change them while they are written.
 
-    A driver encodes each value of a column. Sending the shared fields with every row would triple the time of
-    PostgreSQL's driver.
+    Fields that many rows share are sent only once (`shared`). PostgreSQL's driver would need three times as long to
+    encode them for every row.
     """
 
     extras: Sequence[str]

@@ -22,8 +22,8 @@ async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
     """Return the events whose idempotency key is `text`, at most 100.
 
     If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too. Their
-    keys contain the topic's id, which is read from the newest event of each asset that has a watcher of the topic. So
-    messages of a deleted topic with the same name are not found.
+    keys contain the topic's id, which this function reads from the topic's newest events. So it does not find messages
+    of a deleted topic with the same name.
     """
     keys = {text}
     if place := _PLACE.fullmatch(text):

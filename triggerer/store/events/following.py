@@ -79,8 +79,8 @@ async def follow_asset_events(
         window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
             service.
         after: The cursor of the previous page. None: the first page.
-        is_from_now: False: begin with the oldest event. True: begin after the newest event, or with the oldest event if
-            a transaction that writes events does not end.
+        is_from_now: False: begin with the oldest event. True: begin after the newest event. But if one of the
+            transactions does not end within the two seconds, begin with the oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -130,8 +130,8 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
         return
     now = (await database_now(session)).timestamp()
     seconds = window.total_seconds()
-    # Once a mark is as old as the window, its id is settled. New marks are a quarter of the window apart, so a few are
-    # enough.
+    # Once a mark is as old as the window, its id is settled. New marks are at least a quarter of the window apart, so
+    # that the cursor contains only a few marks.
     if not state.marks or now - state.marks[-1][0] >= seconds / 4:
         state.marks.append((now, state.until))
     settled = [top for at, top in state.marks if at <= now - seconds]
@@ -151,8 +151,8 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
     top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         return top
-    # A transaction locks the table before it takes an id, and unlocks it after its events are visible. So wait only for
-    # the transactions that have a lock now. Later transactions take higher ids.
+    # Wait only for the transactions that have a lock on the table now. A transaction locks the table before it takes an
+    # id, so later transactions take higher ids. It keeps the lock until its events are visible.
     give_up_at = anyio.current_time() + min(window.total_seconds(), _LONGEST_WAIT_S)
     writers = await _writers(session)
     while writers:

@@ -167,7 +167,7 @@ async def _ids_in_state(
 ) -> list[int]:
     """Return the ids of consumed or unused events, highest first, up to `limit` ids (0: all).
 
-    No index finds these events. So events are read in windows, and compared with the queue entries of the same ids.
+    No index finds these events. So this function reads windows of ids, and compares the events with the queue entries.
 
     Args:
         wanted: The other conditions for the events.

@@ -135,17 +135,21 @@ async def delete_queued_events(
 async def empty_queues(
     session: AsyncSession, *, dag: str | None = None, assets: Sequence[int] | None = None
 ) -> int:
-    """Remove waiting events as `delete_queued_events` does. `assets` has the ids of the assets; None: all assets."""
+    """Remove waiting events as `delete_queued_events` does.
+
+    Args:
+        assets: The ids of the assets. None: all assets.
+    """
     of_keys = _waiting(DagPartitionEvent, dag, assets)
     keyed = select(DagPartitionEvent.dag_id).where(*of_keys).distinct()
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
-    # Lock the DAGs' rows in the order of their ids, so that two such transactions cannot deadlock. If a scheduler has
-    # locked a row while it plans, this transaction waits. A scheduler that plans without a lock compares the row's
-    # version when it writes. So the UPDATE gives each row a new version, without changing a value.
+    # Lock the DAGs' rows in the order of their ids, so that two such transactions cannot deadlock.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
+    # This update changes no value, but gives each row a new version. A scheduler that plans runs of such a DAG without
+    # a lock compares the version before it writes, and plans again.
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
     # Divided events first return to the queue. The scheduler later divides the events that are not removed below.
     if remapped := await return_to_queue(session, dag_ids):

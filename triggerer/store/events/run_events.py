@@ -141,13 +141,13 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    For an alias with more than 100 assets this is slow: the database sorts all events from the beginning of the page
-    on.
+    For an alias with more than 100 assets this is slow, because the database sorts all events of these assets after the
+    beginning of the page.
     """
     spans = await _spans(session, uri, alias)
     if not spans:
         return []
-    # No index has the events of several assets in order. So read the first events of each asset, and merge them.
+    # An index sorts the events of only one asset. So read the first events of each asset, and merge them.
     apart = [[one] for one in spans] if len(spans) <= _ASSETS_MERGED else [spans]
     firsts = [
         _in_order(select(AssetEvent.id).where(in_spans(some)), AssetEvent.id, page)
@@ -188,7 +188,7 @@ async def ids_of_run(
 async def _entries_of(
     session: AsyncSession, run_pk: int
 ) -> type[QueuedAssetEvent] | type[DagPartitionEvent]:
-    """Return the table that has the run's events. For runs of partition keys, this is `dag_partition_event`."""
+    """Return the table that contains the run's events. For runs of partition keys, this is `dag_partition_event`."""
     keyed = exists().where(DagPartitionEvent.run_pk == run_pk)
     return DagPartitionEvent if await session.scalar(select(keyed)) else QueuedAssetEvent
 
@@ -248,8 +248,8 @@ def columns_of(
 async def _read(session: AsyncSession, page: Page, ids: Select[int]) -> list[dict[str, Any]]:
     """Read the events of a page. `ids` is the sorted query of the sequence's ids.
 
-    The ids are read first, then the events. If PostgreSQL's statistics still show an empty table, because many events
-    have arrived since a cleaning, a join would compare each id with each event.
+    The ids are read first, then the events. In a join, PostgreSQL would compare each id with each event if its
+    statistics still show an empty table.
     """
     wanted = list(await session.scalars(ids.limit(page.limit).offset(page.skip)))
     await plan_with_values(session)

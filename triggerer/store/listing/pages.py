@@ -44,7 +44,7 @@ _View = TypeVar("_View")
 def _by_one(
     read: Callable[..., Awaitable[list[_View]]], key_of: Callable[[_View], Any], kind: type
 ) -> Callable[..., Awaitable[list[tuple[Key, _View]]]]:
-    """Return the function for `Listing.read` of a list that is sorted by one value.
+    """Return a function that reads a page of a list, for a list that is sorted by one value.
 
     Args:
         read: The function that reads the list.

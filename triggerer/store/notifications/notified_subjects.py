@@ -36,7 +36,8 @@ async def load_notified(
 ) -> tuple[dict[tuple[str, str], LastNotification], datetime | None]:
     """Return the last notification about each object, and the instant of the last digest.
 
-    If there was no digest yet, the instant is the beginning of 1970, or None if `lock_notifications` was never called.
+    If there was no digest yet, the instant is the beginning of 1970, which `lock_notifications` has stored. If
+    `lock_notifications` was never called, the instant is None.
     """
     rows = await session.scalars(select(NotifiedSubject))
     told = {

@@ -1,8 +1,8 @@
 """Finds occurrences that people were not notified of: failing watchers, parked messages and failed runs.
 
-This module searches the store, because the code that records events and ends runs does nothing for notifications. For
-watchers, it compares the state with the last notification. For failed runs and parked messages, it searches rows
-without `notified_at`. A cursor over ids would miss rows, because transactions do not commit in the order of ids.
+For watchers, this module compares the state with the last notification. For failed runs and parked messages, it
+searches rows without `notified_at`. A cursor over ids would miss rows, because transactions do not commit in the order
+of ids.
 """
 
 from __future__ import annotations

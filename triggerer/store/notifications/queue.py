@@ -3,8 +3,8 @@
 A process claims a row by setting its `due_at` to a later time. If the process dies, the row is due again at that time.
 So no notification is lost, but the target may get it twice.
 
-While one row of a target waits for a later time, nothing else is sent to this target. So the target gets its messages
-in order, and a target that fails is not tried for each message.
+While a row waits for a later time, the target's other rows wait too. So the target gets its messages in order, and a
+target that fails is not tried for each message. See `TRIED_FIRST` for the exception.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ async def claim(
 ) -> list[QueuedMessage]:
     """Claim up to `limit` messages for each of these targets; empty if no message is due.
 
-    While one of a target's messages waits for a later time, no message of the target is due. But a message that failed
-    `TRIED_FIRST` times does not block others, and comes after them. The other messages of a target are returned oldest
-    first.
+    A target receives its messages in order, the oldest first. So while one message waits for a later time, no other
+    message of the target is due. A message that failed `TRIED_FIRST` times is an exception: it blocks no other message,
+    and comes last.
 
     Args:
         lease: After this time the messages are due again, unless their outcome is stored.

@@ -38,9 +38,9 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# `_ASSETS` finds the assets that the DAG's condition names. `UNDIVIDED` reads only their entries in the queue. Entries
-# of other assets stay in the queue, because a later condition may name these assets again. On PostgreSQL a plain join
-# would read all entries, so LATERAL looks up each named asset.
+# `_ASSETS` finds the assets that the DAG's condition names. `UNDIVIDED` reads only the queue entries of these assets.
+# Entries of other assets stay in the queue, because a later condition may name these assets again. On PostgreSQL,
+# LATERAL looks up each named asset, because a plain join would read all entries.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
@@ -288,7 +288,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
-    """Store the records of these keys. If a key has a due time, `now` is stored as the time of its computation."""
+    """Store the records of these keys. `now` is stored as the instant when the due times were computed."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -309,14 +309,17 @@ def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[li
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
     """Set `first_at` to `at` in the parts of these keys whose `first_at` is later than `after`.
 
-    A part's deadlines count from `first_at`, the time of the part's first event. `after` is the present instant, plus a
-    tolerance. So a later `first_at` was stored before the clock was set back.
+    `after` is the present instant, plus a tolerance. A later `first_at` was stored before the clock was set back. The
+    part's deadlines count from `first_at`, so they would come too late.
     """
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return up to `limit` keys that need no further event, with the instants when their runs may start, sorted."""
+    """Return up to `limit` keys whose due time is known, each with this instant, sorted by instant.
+
+    The instant may be in the future. Keys that wait for a further event are left out.
+    """
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 

@@ -219,8 +219,9 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
     """Return the runs that must stay, because an event that they took still waits for other partition keys of the DAG.
 
-    The event may be divided among the keys again. The share that the run took (in `dag_partition_event`) then prevents
-    a second share for the run's key. If the run were deleted, this share would be deleted too.
+    A scheduler may divide the event among the keys again. The share that the run took (a row of `dag_partition_event`)
+    then prevents a second share for the run's key. Deleting the run would delete this share, and another run of the key
+    could take the event.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}

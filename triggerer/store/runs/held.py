@@ -40,9 +40,9 @@ Executors sweep at shorter intervals. So another executor, whose machine may be 
 claim the run first.
 """
 
-# `_BROKEN` finds the runs to hold among the next claimable runs. On PostgreSQL the query locks the file's row. The DAG
-# processor writes this row before it releases the runs of a repaired file. So either this query sees the repaired file,
-# or the DAG processor waits for this transaction and then releases its runs.
+# `_BROKEN` finds the runs to hold among the next claimable runs. On PostgreSQL the query locks the file's row. When a
+# file is repaired, the DAG processor writes this row before it releases the file's runs. So either this query sees the
+# repaired file, or the DAG processor waits for this transaction and then also releases the runs held here.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -102,8 +102,8 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     - the run must be cancelled, or
     - the DAG is stale.
     """
-    # Do not reduce the run's attempt number, because the delay doubles with it. Instead, `after_attempt` excludes the
-    # attempts so far from the count for `MAX_ATTEMPTS`.
+    # The attempt does not count towards `MAX_ATTEMPTS`. But do not reduce the run's attempt number, because each higher
+    # number doubles the delay. Instead, `after_attempt` excludes the attempts so far from the count.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)

@@ -127,8 +127,8 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # Only with this subquery do the planners use the partial index of active runs. With a plain condition they
-        # would read all runs in the order of the primary key, because the list is sorted by it.
+        # This subquery makes the planners use the partial index of active runs. With a plain condition, the planners
+        # would read all runs in the order of the primary key, because the list is sorted by the primary key.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):

@@ -30,8 +30,8 @@ class LoggedRun(NamedTuple):
 async def runs_by_log(session: AsyncSession, names: Collection[str]) -> dict[str, LoggedRun]:
     """Return the runs that have these logs, by the name of the log.
 
-    All runs are read, in pages, because the name of a log does not always show the ids of its run: it replaces some
-    characters.
+    All runs are read, in pages, because the ids of a run cannot be computed from the name of its log: some characters
+    are replaced in the name.
 
     Args:
         names: The logs as `<dag>/<run>.log`, below the folder `logs`.

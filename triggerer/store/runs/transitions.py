@@ -104,7 +104,7 @@ async def requeue_runs(
 ) -> int:
     """Queue runs of this executor again, for instance because it stops. Return how many runs were queued again.
 
-    These attempts do not count towards `MAX_ATTEMPTS`, because they did not kill the executor.
+    The runs' current attempts do not count towards `MAX_ATTEMPTS`, because they did not kill the executor.
 
     Args:
         epochs: The epoch of each run, by primary key.
@@ -204,9 +204,9 @@ async def _cancel_queued(
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """In these cancelled runs, cancel the tasks that the store still shows as running.
+    """Cancel the tasks of these cancelled runs that the store still shows as running.
 
-    The runs were queued, so no task is at work. An earlier attempt ended while these tasks ran.
+    No task is at work, because the runs were queued. An earlier attempt left these tasks behind.
     """
     for chosen in some_of(run_pks, TaskRun.run_pk):
         await session.execute(

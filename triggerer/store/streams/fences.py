@@ -9,8 +9,8 @@ from triggerer.domain.events import Fence
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
-# The statements below lock rows of the table `stream` in the order of their digests. So does the recorder of events.
-# Otherwise two of these transactions could deadlock.
+# These statements and the recorder of events lock rows of the table `stream` in the order of their digests. Otherwise
+# two transactions could deadlock.
 VALID: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "

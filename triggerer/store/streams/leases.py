@@ -85,8 +85,8 @@ async def all_live_instances(session: AsyncSession) -> list[str]:
 async def forget_instances(session: AsyncSession) -> None:
     """Free all streams, and delete all registrations.
 
-    A standalone service calls this function when it starts. Otherwise it would wait until the leases of a killed
-    process expire. The service has called `lock_exclusively` before, so all other processes are dead.
+    A standalone service calls this function when it starts. Otherwise the service would wait until the leases of a
+    killed process expire. The service has called `lock_exclusively` before, so all other processes are dead.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(InstanceReport))
@@ -97,7 +97,7 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
     """Free the streams of all other instances, and delete the registrations of the other instances of this kind.
 
     On SQLite, the triggerer of a standalone service calls this function when it starts. The registrations of the
-    service's other parts must stay, so it does not call `forget_instances`.
+    service's other parts must stay, so the triggerer does not call `forget_instances`.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(

@@ -25,7 +25,7 @@ REASON: Final = "the DAGs folder has not been read yet"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far the DAG processor has read the files of the DAG folder. The fields are arguments of `closings`."""
+    """How far the DAG processor has read the files of the DAG folder."""
 
     is_reading: bool = False
     """True if some files are not read yet."""

@@ -68,7 +68,7 @@ async def load_reports(session: AsyncSession, instance_ids: Collection[str]) -> 
 async def ask_for_reports(reading: Sessions, changing: Sessions) -> None:
     """Make all instances report often for the next minute, because somebody reads the reports now.
 
-    If they were asked less than 20 seconds ago, this costs only a short read transaction.
+    If the instances were asked less than 20 seconds ago, this costs only a short read transaction.
 
     Args:
         reading: `Database.reading`, or a function that calls it with a time limit.

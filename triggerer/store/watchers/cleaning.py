@@ -106,7 +106,10 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """Return the problem of this watcher that keeps its stream from being in good order; None if there is none."""
+        """Return what is wrong with this watcher, as the predicate of a sentence, or None.
+
+        If something is wrong with one watcher of a stream, the events of all watchers of the stream stay.
+        """
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"
         if self.state != "running":

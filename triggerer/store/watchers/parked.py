@@ -130,8 +130,8 @@ class Body(NamedTuple):
 class StoreBodies:
     """A step: store these bodies (bytes of messages), unless they are stored already.
 
-    For each body the step returns (stream digest, key, id). A `Statement` could not store them, because it passes rows
-    as JSON, which has no bytes.
+    For each body the step returns (stream digest, key, id). A `Statement` cannot pass bytes, because it passes rows as
+    JSON.
     """
 
     bodies: Sequence[Body]
@@ -253,8 +253,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Some messages already had a row. A row that was written for another stream refers to that stream's body.
-            # The body stored above is then unused, so delete it.
+            # Delete the unused ones of the bodies stored above. Some messages already had a row, which may refer to the
+            # body of an earlier stream of the watcher.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -290,8 +290,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # The message may already have had a row that was written for another stream, and refers to that stream's body. The
-    # body stored above is then unused, so delete it.
+    # Delete the body stored above if it is unused: the message may have a row from an earlier stream of the watcher,
+    # which refers to that stream's body.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

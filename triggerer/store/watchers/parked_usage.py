@@ -19,10 +19,10 @@ TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 
 
 class ParkedUsage:
-    """How much space stored and parked messages take: the values that were last read, plus what was added since.
+    """How much space stored and parked messages take: the values that were last read, plus this process's additions.
 
     Deletions are not subtracted, so the values may be too high. Messages that other instances store are not added, so
-    the values may also be too low. `ParkedWriter` therefore reads them again every few seconds.
+    the values may also be too low. Therefore `ParkedWriter` reads the values again every few seconds.
     """
 
     def __init__(self) -> None:

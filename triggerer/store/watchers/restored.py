@@ -1,8 +1,8 @@
 """Sets watchers back after the database was restored from a backup.
 
-The broker's position is newer than the backup. So the broker would not deliver again the messages whose events the
-backup lacks. Therefore each watcher with a shared stream gets a replay request. The stream carries out the request
-before it pulls a message. A stream that is not a log drops the request.
+The backup lacks the newest events, but the broker has already advanced past their messages. Therefore each watcher with
+a shared stream gets a replay request. The stream carries out the request before it pulls a message. A stream that is
+not a log cannot be read again, so it drops the request.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ async def _request(
 ) -> datetime:
     """Store a request, and return from which instant on the watcher's log is read again.
 
-    The replay does not start before `cleaned_before`, because earlier events were deleted. So the store no longer has
-    the keys that show which messages are repeats. No message is missed, because the broker had advanced past the
-    messages of the deleted events.
+    The replay does not start before `cleaned_before`. Earlier events were deleted, and with them the keys that show
+    which messages are repeats. The replay misses no message, because events are deleted only once the broker has
+    advanced past their messages.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)
@@ -118,12 +118,12 @@ async def begin_restoration(session: AsyncSession, start: datetime, *, now: date
 async def set_back_new_watchers(
     session: AsyncSession, watchers: Collection[Watcher], *, is_reading: bool, now: datetime
 ) -> bool:
-    """After a restore, set back watchers that the backup lacks because they were declared later.
+    """After a restore, set back watchers that were declared after the backup.
 
     Args:
-        watchers: The watchers that this transaction has added, or given a trigger again.
-        is_reading: True if some DAG files are not read yet. False: watchers that are added after this call are not set
-            back.
+        watchers: The watchers that this transaction has added, and deleted watchers that are declared again.
+        is_reading: True if some DAG files are not read yet. False: this is the last call, so watchers that are added
+            later are not set back.
     Returns:
         Whether more DAG files must be read before the restore is complete.
     """

@@ -45,7 +45,7 @@ async def _rename_assets(
     Events keep the name and URI under which they were recorded.
 
     - If two new assets match one row, the asset whose name sorts first gets the row.
-    - Names and URIs are unique. If a second undeclared asset has the new name or URI, it is renamed to
+    - Names and URIs are unique. If another undeclared asset has the new name or URI, that asset is renamed to
       `x-retired:<id>`.
     """
     wanted = set(wanted)

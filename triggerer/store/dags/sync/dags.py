@@ -27,7 +27,8 @@ async def sync_dags(
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         changed: Receives the ids of the changed DAGs.
     Returns:
-        The ids of partitioned DAGs with a new schedule or quiet period, whose waiting events must be divided again.
+        The ids of partitioned DAGs with a new schedule or quiet period. The caller must put their waiting events back
+        into the queue, because the events may now belong to other partition keys.
     """
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
     rescheduled: list[Dag] = []

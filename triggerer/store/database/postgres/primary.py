@@ -95,6 +95,7 @@ class Primary:
 
         If the URL names several servers, the last server that accepted a connection is tried first. Servers that take
         no writes are skipped, unless the URL has `target_session_attrs=any`.
+
         Args:
             statement_timeout_s: After this time a statement fails. None: a statement may take any time.
         Raises:

@@ -107,8 +107,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 yield connection
             except BaseException:
-                # Always roll back, even if BEGIN was cancelled: it may have reached the server. The next user of the
-                # connection would then work inside that transaction.
+                # Roll back even if BEGIN was cancelled, because the server may have executed it. Otherwise the next
+                # user of the connection would work inside this transaction.
                 if not connection.is_closed():
                     await self._roll_back(connection)
                 raise

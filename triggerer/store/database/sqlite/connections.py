@@ -95,8 +95,8 @@ class _Connection(aiosqlite.Connection):
         self._is_stopped = True
 
     def _roll_back(self) -> None:
-        # Roll back before closing. Otherwise an unfinished statement's cursor keeps the lock even after its connection
-        # is closed. The traceback of a cancelled task keeps the cursor alive.
+        # Roll back before closing. Otherwise the lock could outlive the connection: the traceback of a cancelled task
+        # keeps the cursor of an unfinished statement alive, and the cursor keeps the lock.
         if self._connection is not None:
             self._connection.rollback()
 

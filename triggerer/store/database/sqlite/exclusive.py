@@ -19,7 +19,7 @@ def lock_exclusively(
     """Lock this SQLite database against other services. Do nothing for PostgreSQL.
 
     Commands do not take this lock, because they run beside the service. The lock ends with the block, or when the
-    process dies. The lock file may stay: without a lock on it, it does no harm.
+    process dies. The lock file stays, and does no harm.
 
     Args:
         purpose: The name of this process, for the error that a second process gets.

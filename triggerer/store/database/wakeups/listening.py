@@ -56,8 +56,8 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements as wake-ups until cancelled.
 
-    A lost connection to PostgreSQL is opened again, with growing delays. All subscribers are then woken about
-    everything, because announcements may have been missed.
+    A lost connection to PostgreSQL is opened again, with growing delays. All subscribers are then woken for all
+    subjects, because announcements may have been missed.
 
     On SQLite the caller must have called `lock_exclusively`. There is one socket for announcements, and a second
     listener would take it over.

@@ -22,7 +22,7 @@ _ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
 async def open_launches_of_ended_runs(
     session: AsyncSession, *, executor: str, is_alone: bool, limit: int
 ) -> list[tuple[int, FormerLaunch]]:
-    """Return the launches that have not ended although their run has, each with its run's primary key.
+    """Return the open launches of ended runs, each with its run's primary key.
 
     The launch that was seen longest ago comes first. Only the runs of this executor and of dead executors are searched.
 
@@ -67,8 +67,8 @@ def update_launches(launches: Sequence[tuple[int, Launch]]) -> Script[None]:
 
     A state is stored even if the run has a later attempt. A launch that has ended does not change.
 
-    Both happen in one transaction, because a run without open launches is not looked at again. An attempt that was not
-    settled with its last launch would stay unknown for ever.
+    One transaction changes the launches and the attempts. Otherwise an attempt could stay unknown for ever, because
+    only runs with open launches are searched.
 
     Args:
         launches: Each launch with its run's primary key.

@@ -69,8 +69,8 @@ class Unchanged:
 class CreateRun:
     """A step: create a run. It returns a row (primary key, run id, run_after).
 
-    It returns no row if the run's id exists already, or if `unchanged` is given but the DAG's row has changed. If the
-    run takes events, the step also changes the DAG's row, so that another scheduler notices the new run.
+    The step returns no row if the run's id exists already, or if `unchanged` is given but the DAG's row has changed. If
+    the run takes events, the step also changes the DAG's row, so that another scheduler notices the new run.
     `triggerer.store.runs.creation.create_run.create_run` explains the fields.
     """
 
@@ -222,8 +222,8 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# If another transaction is changing the DAG's row, this UPDATE waits for its end. A condition on `xmin` is then checked
-# with the committed version of the row.
+# If another transaction is changing the DAG's row, this UPDATE waits until that transaction ends. A condition on `xmin`
+# is then checked with the committed version of the row.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

@@ -134,8 +134,8 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
 
 
 # The statement skips DAGs whose rows other transactions have locked, so two such statements never wait for each other.
-# It also skips a DAG whose row no longer has the `xmin` that the scheduler read. If `xmin` is equal, no other scheduler
-# has created a run of the DAG since.
+# It also skips a DAG whose row no longer has the `xmin` that the scheduler read, because another scheduler may have
+# created a run of the DAG since.
 #
 # PostgreSQL takes the statement's snapshot before `clock` reads the time. So a run that gets this time as its
 # `run_after` is not older than one of its events.
@@ -182,9 +182,9 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# `_TAKE` assigns waiting events to the new runs. A planner that assumes an empty queue would read the waiting events of
-# all DAGs. The lateral queries in `_ALL` and `_OLDEST` prevent this: they find the places (`ctid`) of one DAG's rows at
-# a time. `coalesce` keeps the planner from using the partial index of waiting events instead.
+# `_TAKE` assigns waiting events to the new runs. The lateral queries in `_ALL` and `_OLDEST` find the places (`ctid`)
+# of one DAG's waiting events at a time. With a plain join, a planner that assumes an empty queue would read the waiting
+# events of all DAGs. `coalesce` keeps the planner from using the partial index of waiting events instead of the places.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

@@ -44,8 +44,8 @@ class FormerIdentity(Base):
 
     When an asset's name or URI changes, its row in `asset` stays, so watchers, queues and schedules continue.
 
-    An event belongs to the former identity with the lowest `last_event_id` that is not below the event's id. If there
-    is none, the event belongs to the asset's current identity.
+    A former identity covers the asset's events up to `last_event_id` that no earlier former identity covers. All later
+    events belong to the asset's current identity.
     """
 
     __tablename__ = "asset_former_identity"
@@ -132,10 +132,9 @@ class QueuedAssetEvent(Base):
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The key begins with the event, so that new entries go to the end of the index. A key that began with the DAG
-        # would mislead PostgreSQL. If it planned the query for a DAG's waiting events while the queue is empty, it
-        # would choose the key instead of the index below. The cached plan would later read every event that the DAG
-        # ever had.
+        # The key begins with the event, so that new entries go to the end of the index. If the key began with the DAG,
+        # PostgreSQL could use it for the query for a DAG's waiting events, and read every event that the DAG ever had.
+        # PostgreSQL chooses such a plan while the queue is empty, and caches the plan.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

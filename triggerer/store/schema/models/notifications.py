@@ -36,7 +36,7 @@ class Notification(Base):
 
 
 class NotifiedSubject(Base):
-    """The last message about a watcher or a DAG, see `triggerer.domain.notifications.LastNotification`.
+    """The last notification about a watcher or a DAG, see `triggerer.domain.notifications.LastNotification`.
 
     The row with the event `digest` and an empty subject is about the last digest. Processes lock this row before they
     create notifications, so that no two processes notify people of the same occurrence.

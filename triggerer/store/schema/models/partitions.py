@@ -65,8 +65,8 @@ class DagPartitionPart(Base):
 class DagPartitionEvent(Base):
     """A share: an asset event that belongs to one partition key of a DAG.
 
-    A scheduler divides the events in `queued_asset_event` among the keys. An event has one row for each of its keys. So
-    for each key, only one run can take the event.
+    A scheduler divides the events in `queued_asset_event` among the keys. An event gets one row for each of its keys,
+    and each row is taken by one run. So no two runs of a key take the same event.
     """
 
     __tablename__ = "dag_partition_event"

@@ -136,7 +136,7 @@ class TaskRun(Base):
 
 
 class RunAttempt(Base):
-    """One attempt to execute a run. `triggerer.domain.attempt_states` has the legal transitions of `state`.
+    """One attempt to execute a run. `triggerer.domain.attempt_states` defines the legal transitions of `state`.
 
     The transaction that claims the run inserts the row, so the row exists before any work starts. If the executor
     queues the run again before the attempt has started, the row is deleted. If the executor dies instead, the row
