@@ -222,7 +222,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no `dead_letter_queue`, or we may not send there.
-            BrokerUnavailable: It is unknown whether the copy was sent.
+            BrokerUnavailable: The lock was lost, so the message comes again. Or it is unknown whether the copy was sent.
         """
         delivery = self._find(event)
         if delivery is not None and not self._entity.is_dead_letter_queue:
@@ -236,6 +236,10 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
             )
             THREAD.call(partial(delivery.link.add_settle_requests, [request]))
             await settled.wait()
+            if not request.is_settled:
+                raise BrokerUnavailable(
+                    f"{self._stream.what}: a message was not dead-lettered, because its lock was lost"
+                )
             return
         if self._settings.dead_letter_queue is None:
             raise BrokerRefused(

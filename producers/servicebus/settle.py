@@ -39,6 +39,9 @@ class SettleRequest:
 
     `done` is called once, in the SDK's thread: when the message is settled or cannot be settled. If the message waits
     for a redelivery, `done` is called before the wait.
+
+    Attributes:
+        is_settled: Set before `done` is called. False: the message is no longer locked, and comes again.
     """
 
     delivery: Delivery
@@ -47,6 +50,7 @@ class SettleRequest:
     delay_s: float = 0.0
     reason: str = ""
     description: str = ""
+    is_settled: bool = False
 
 
 class Settler:
@@ -114,6 +118,7 @@ class Settler:
                 self._in_flight.mark_done(request.delivery, is_completed=is_settled)
             else:
                 self._in_flight.forget(request.delivery)
+        request.is_settled = is_settled
         request.done()
 
     async def settle(self, receiver: ServiceBusReceiver) -> None:

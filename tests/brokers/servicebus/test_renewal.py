@@ -13,6 +13,7 @@ from producers.servicebus import locks
 from tests.brokers.servicebus.conftest import LOCK_S, MakeQueue, Queue
 from tests.brokers.servicebus.driving import drive
 from tests.services.working import check_that_each_comes_once
+from triggerer.errors import BrokerUnavailable
 from triggerer.pluginkit.delivery import DeliveryPolicy
 from triggerer.testing.conformance.resolutions import acked, failing_once, gated
 
@@ -180,3 +181,20 @@ async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(
         await driver.until(lambda: "a" in acked(driver), "it comes again")
         assert time.monotonic() - started >= LOCK_S * 3.5
         assert [one.payload.deliveries for one in driver.deliveries] == [1, 2]
+
+
+async def test_a_message_whose_lock_was_lost_does_not_count_as_dead_lettered(queue: Queue) -> None:
+    """Otherwise the runtime would acknowledge the message, and the watcher that is behind would never get it."""
+    await asyncio.to_thread(queue.send, "a")
+    async with drive(queue.producer(), gated([False])) as driver:
+        await driver.count(1)
+        # Without this, the message would come again at once, with a new lock.
+        queue.order("hold_back", held=True)
+        queue.order("expire_locks")
+        with pytest.raises(BrokerUnavailable, match="not dead-lettered"):
+            await driver.producer.dead_letter(driver.events[0], "no room")
+        assert queue.server.dead_letters(queue.path) == []
+        queue.order("hold_back", held=False)
+        await driver.count(2)
+        await driver.producer.dead_letter(driver.events[1], "no room")
+        assert [one["value"] for one in queue.server.dead_letters(queue.path)] == ["a"]
