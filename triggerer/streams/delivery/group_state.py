@@ -411,7 +411,7 @@ class GroupState:
 
     @property
     def outstanding(self) -> int:
-        """The number of events that are not advanced; on the fast path, of events that some subscriber has not read."""
+        """The number of events that are not advanced. On the fast path: of those that some subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
 
 

@@ -258,7 +258,7 @@ class Pump:
     ) -> None:
         """Advance, and record how long the advance took.
 
-        Only the first advance in each turn of the pump is measured. A measurement costs a tenth of the time that the
+        The pump measures only the first advance of each turn, because a measurement costs a tenth of the time that the
         runtime needs for a message.
         """
         began, oldest_at = self._state.clock.monotonic(), self._state.lanes.oldest_at

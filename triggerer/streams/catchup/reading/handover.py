@@ -213,8 +213,7 @@ class Handover:
             return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
-            # Stay behind: only the catch-up filter makes events again under the replay's keys. The live filter uses
-            # ordinary keys.
+            # Stay behind, because the live filter would not use the replay's keys for its events.
             return False
         if lane_tail.newest is not None:
             return is_before(lane_tail.newest, backlog.cursor)
