@@ -128,7 +128,7 @@ class Staging:
     def _find_passed(self) -> list[AdvanceItem]:
         """Return the messages that could be advanced if all staged events were durable.
 
-        If none of the staged events belongs to these messages, the list is empty: `advance` stores their state.
+        If no staged event belongs to these messages, the list is empty, because `advance` will store their state.
         """
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()

@@ -108,7 +108,7 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The order matters. The thread clears `_answered` and then checks `_stopped`. So it cannot clear this last
+        # Set `_stopped` first. The thread clears `_answered` and then checks `_stopped`, so it cannot clear this last
         # signal and then wait for another.
         self._stopped.set()
         self._answered.set()

@@ -90,7 +90,7 @@ def _enter(
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
     # Let the reader begin at once, even while a message is being stored. If the store is full, that message waits for
-    # room, and only the reader makes room.
+    # room, which the reader makes.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -285,8 +285,8 @@ class Replays:
 def _is_retryable(request: ReplayRequest, error: Exception) -> bool:
     """Return whether to try the request again.
 
-    A restored stream waits for its request, because it would otherwise skip messages. So a restore's request is tried
-    until it succeeds, unless it can never succeed.
+    After the database was restored, the stream pulls no message until its replay has succeeded. So this replay is tried
+    again after every error, unless it can never succeed.
     """
     if request.is_restore:
         return not isinstance(error, _Impossible)

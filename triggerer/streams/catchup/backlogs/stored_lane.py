@@ -133,8 +133,9 @@ class StoredLane:
             self.passed.append(key)
 
     def mark_parked(self, key: str) -> None:
-        """Forget the row of a parked message. The row must not be deleted, because an operator may replay it."""
+        """Forget the row of a parked message. The row stays in the store, because an operator may replay it."""
         if key in self.storing:
+            # `end_storing` lets the row be deleted, but the store deletes no row that is parked.
             self.resolved_early.add(key)
         else:
             self.mark_gone((key,))

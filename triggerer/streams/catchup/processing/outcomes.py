@@ -354,5 +354,5 @@ class Outcomes:
         backlog.cursor = in_flight.message.position
         self._move(backlog)
         self._state.store_position(backlog)
-        # If the watcher was live in the lane, no task reads the lane now. This call starts one.
+        # If the watcher was live in the lane, no task reads the lane now. This call starts a task.
         self._state.backlogs.record_change(backlog)

@@ -109,7 +109,7 @@ class Handover:
             self._is_looking_up = False
 
     async def _look_up_ends_once(self) -> None:
-        """Look up the lanes' ends. A watcher catches up by reading a lane to its end, and then all later broadcasts."""
+        """Look up the lanes' ends. A watcher that has read a lane to its end, and all later broadcasts, may go live."""
         state = self._state
         assert state.producer is not None
         # Record ends only for backlogs from before the look-up. For a newer backlog, the end could be too low: messages
