@@ -28,7 +28,7 @@ class Rewind:
     Args:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the
             replay begins at that message instead.
-        end: The lane's end, looked up after the request.
+        end: The end of the lane, from the last look-up.
         on_stored: Called once, with None if the position is durable, otherwise with an error. After `GroupEnded` the
             next group must begin the replay again.
     """
