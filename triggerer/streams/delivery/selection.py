@@ -131,7 +131,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
 
 
 def _check(selector: Any, method: str) -> None:
-    """Raise an error for a wrong selector here, where only one trigger fails. In the poll, the whole group would end."""
+    """Raise an error for a wrong selector here, where one trigger fails. In the poll, the whole group would end."""
     if not isinstance(selector, SharedStreamSelector):
         raise PluginError(
             f"{method} returned {type(selector).__qualname__}",
