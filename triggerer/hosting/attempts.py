@@ -1,7 +1,7 @@
 """Decides when a trigger that was restarted after a failure counts as working. Synchronous, no I/O, no clock.
 
-If its broker does not answer, a restarted trigger may run for half a minute before it fails again. So users see the
-trigger as failing until it has run 1.5 times as long as the failed attempt (at least 1 s, at most `healthy_after_s`).
+If the broker does not answer, a restarted trigger may run for half a minute before it fails again. So a trigger counts
+as failing until it has run 1.5 times as long as the failed attempt (at least 1 s, at most `healthy_after_s`).
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class ClassLoad:
 class ClassLoader:
     """Loads one class after the other, because importing from the DAGs folder in several threads is not safe.
 
-    One blocked module must not stop all loads. So the next load starts after `_TURN_S` at the latest, and a load that
-    takes longer than `patience` settles with an error. The class is not loaded again before the load's thread has
-    ended. Call all methods on the event loop's thread.
+    So that a blocked module does not stop all loads, the next load starts after `_TURN_S` at the latest. A load that
+    takes longer than `patience` settles with an error. Its class is not loaded again until the load's thread has ended.
+    Call all methods on the event loop's thread.
     """
 
     def __init__(

@@ -79,11 +79,11 @@ class TriggerFactory:
 class PreparedTrigger:
     """A callable that makes the trigger of one row. Each call returns a new trigger.
 
-    Before every call except the first, call `load` and wait until the load has ended, because the file of the class may
-    have changed.
+    The file of the class may have changed since the last call. So before each further call, call `load` and wait until
+    the load has ended.
 
-    The live member and the catch-ups of its watchers load independently of each other. A load that another caller has
-    just begun must not delay a call, so the call uses the last load that has ended.
+    Several callers may load at the same time. A load that another caller has just begun must not delay a call, so the
+    call uses the last load that has ended.
     """
 
     def __init__(

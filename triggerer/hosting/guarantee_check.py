@@ -29,8 +29,8 @@ _PATIENCE: Final = 2 * ASKING_TIMEOUT
 class GuaranteeCheck:
     """Loads classes like a `ClassLoader`. A load fails if the trigger's guarantee is weaker than its watchers demand.
 
-    If the check takes longer than `patience`, the load fails, too. The trigger is not checked again before that check
-    has ended.
+    If a check takes longer than `patience`, the load fails, too. The trigger is not checked again until the check has
+    ended.
 
     Args:
         tasks: Runs the checks. They end with this task group.

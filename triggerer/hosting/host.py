@@ -58,9 +58,8 @@ class HostSettings:
 class TriggerHost:
     """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
 
-    The host acts when triggers or streams have changed, and at each heartbeat. While the database does not answer, the
-    streams continue, and their events wait in memory. Once the lease is over by the instance's own clock
-    (`RuntimeContext.lease`), the streams stop until a heartbeat succeeds.
+    While the database does not answer, the streams continue, and their events wait in memory. Once the lease is over by
+    the instance's own clock (`RuntimeContext.lease`), the streams stop until a heartbeat succeeds.
     """
 
     def __init__(
@@ -257,8 +256,8 @@ class TriggerHost:
             self._wake.set()
 
     def _apply(self, heartbeat: Heartbeat) -> None:
-        # If our lease ended during the heartbeat, stop the streams before the extension, because `_watch_lease` may not
-        # have run yet. A stream that has noticed the end of the lease waits to be stopped, and ignores an extension.
+        # If the lease ended during the heartbeat, `_watch_lease` may not have run yet. Stop the streams before the
+        # extension, because a stream that has noticed the end of the lease ignores an extension.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._marks.adopt(heartbeat.marks)

@@ -19,8 +19,8 @@ class Writer(Protocol):
 class Unwritten:
     """Stopped streams that must not start again yet, because the store has not answered all of their changes.
 
-    When the instance's lease ends, its streams stop. When a heartbeat extends the lease, the streams read their rows
-    from the store and start again. The rows would be old if a change from before the stop were still under way.
+    A stopped stream reads its rows from the store and starts again when a heartbeat extends the lease. The rows would
+    be outdated if a change from before the stop were still under way.
 
     An instance also waits for these changes before it releases a lease. Otherwise the store would refuse them.
     """

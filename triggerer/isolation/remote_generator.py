@@ -42,9 +42,9 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 class RemoteGenerator:
     """One run of an isolated filter, or of an isolated `run()`. The runtime iterates over `events`.
 
-    `pump` and `events` run concurrently, because a filter may read the stream in a child task while it yields events.
-    The pump pulls a raw event only once the isolated filter has requested it, even if the event was sent ahead. A pull
-    tells the runtime that the filter has passed the previous event.
+    `pump` runs beside `events`, because a filter may read the stream in a child task while it yields events. A pull
+    tells the runtime that the filter has passed the previous event. So `pump` pulls an event only when the isolated
+    filter requests the event, even if the event was sent ahead.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -152,8 +152,8 @@ class RemoteGenerator:
             try:
                 packed.append(self._remote.pack(raw))
             except PluginError as error:
-                # The isolated filter gets this error from its stream, and may catch it and continue. But the filter has
-                # not received the event, so the event must not count as passed. So `events` raises the error too.
+                # The isolated filter gets this error from its stream, and may catch it and continue. Then the event
+                # would count as passed, although the filter never received it. So `events` raises the error too.
                 self._not_packed = error
                 raise
         # Send a large event alone: two events of the largest size do not fit into one frame.

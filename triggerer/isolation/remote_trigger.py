@@ -41,7 +41,7 @@ class RemoteTrigger(ABC):
 
         Raises:
             PluginError: The thread or process does not start, or cannot make the trigger.
-        Cancellation: Call `aclose` afterwards. Call it after an error, too.
+        Cancellation: The caller must call `aclose`, as after an error.
         """
 
     @abstractmethod

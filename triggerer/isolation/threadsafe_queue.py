@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ThreadsafeQueue(Generic[T]):
-    """A queue for items from any thread. One task of the event loop that made the queue gets the items in order.
+    """A queue for items from any thread. Create the queue on the event loop whose task reads the items.
 
     Several items that arrive before the task reads wake the loop only once. The queue has no bound, so the callers of
     `put` must limit their items.

@@ -29,9 +29,9 @@ _NO_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 
-# The search time must stay linear, even in a very long word such as a message in Base64. So the patterns look ahead
-# only at the start of a word or of a URL's parameter, and most of their quantifiers are possessive.
-# A URL's password may contain "/", ":" and "@", so `_USER_INFO` takes everything up to the last "@" of the word.
+# These patterns need linear time, even for a very long word such as a message in Base64. So they look ahead only at the
+# start of a word or of a URL's parameter, and most of their quantifiers are possessive. A URL's password may contain
+# "/", ":" and "@", so `_USER_INFO` takes everything up to the last "@" of the word.
 _USER_INFO: Final = re.compile(
     r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
 )

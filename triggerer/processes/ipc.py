@@ -285,8 +285,8 @@ def connect_to_parent() -> ChildChannel:
     """Return the channel to the parent, and let this process die when the parent dies.
 
     A process that `ChildProcess` has started calls this function once, before anything else. Standard output and
-    standard error become UTF-8, because the parent reads UTF-8. Children of this process inherit neither the channel
-    nor the lifelines.
+    standard error become UTF-8, because the parent reads UTF-8. Programs that this process starts inherit neither the
+    channel nor the lifelines.
     """
     for stream in (sys.stdout, sys.stderr):
         # Do not use the locale's encoding: a task would fail if it printed a character that this encoding lacks.

@@ -1,7 +1,7 @@
-"""Lets the kernel kill a process when another process ends.
+"""Lets the kernel kill a process group when another process ends.
 
-A *lifeline* is a pipe without data. One process has its only writing end. The other process *arms* its reading end.
-When the first process is gone, the pipe closes, and the kernel sends SIGKILL to the other process's group.
+A *lifeline* is a pipe without data. One process has its only writing end. A second process *arms* its reading end.
+When the first process is gone, the kernel sends SIGKILL to the second process's group.
 
 This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
@@ -19,8 +19,8 @@ _armed_by = 0
 def die_with_writer(lifeline: int) -> None:
     """Make the kernel kill this process and its process group when the process at a pipe's other end is gone.
 
-    The kernel runs no code of ours, so the kill works even while users' code has the interpreter's lock. A parent-death
-    signal (prctl(2)) would kill only this process, and not its descendants. This process must lead its process group.
+    This process must lead its process group. The kill works even while users' code holds the interpreter's lock. A
+    parent-death signal (prctl(2)) would kill only this process, and not its descendants.
 
     Args:
         lifeline: The reading end of a pipe. No other process may share its open file description, and only the other

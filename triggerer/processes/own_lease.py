@@ -1,8 +1,8 @@
 """A lease as its owner sees it: how long the owner may act, by the owner's own clock.
 
-When a lease has expired by the database's clock, other instances take it over. The owner may not notice, because it
-cannot reach the database, or was suspended or blocked. So the owner checks its own clock before it acts, and stops some
-time before the lease expires (`margin`). The clock, `CLOCK_BOOTTIME`, also runs while the machine is suspended.
+When a lease has expired by the database's clock, another instance may take it over. A suspended owner, or one without a
+database connection, would not notice. So the owner checks its own clock before it acts, and stops some time before the
+lease expires (`margin`). The clock is `CLOCK_BOOTTIME`, which also runs while the machine is suspended.
 """
 
 from __future__ import annotations

@@ -26,9 +26,8 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    With a plain `KeyboardInterrupt` our exit code could get lost. If it propagates out of code that was compiled from a
-    string, such as code that `dataclass` generates, CPython later kills the process with SIGINT (`run_eval_code_obj` in
-    pythonrun.c).
+    If a plain `KeyboardInterrupt` leaves code that was compiled from a string, such as code that `dataclass` generates,
+    CPython later kills the process with SIGINT (`run_eval_code_obj` in pythonrun.c). Our exit code would be lost.
     """
 
 

@@ -16,9 +16,9 @@ from triggerer.processes import signals
 def is_cancelled_by_us() -> bool:
     """Return whether our code, not plugin code, has cancelled the current task.
 
-    Our code cancels a task of a task group only through a scope. A call of `Task.cancel()` comes from plugin code, for
-    instance from a library that implements a timeout and never calls `uncancel()`. In a task that belongs to no task
-    group, `Task.cancel()` counts as our own cancellation.
+    Our code cancels a task of a task group only through a scope. A call of `Task.cancel()` comes from plugin code, such
+    as a library's timeout without `uncancel()`. In a task outside any task group, `Task.cancel()` counts as our own
+    cancellation.
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True

@@ -10,9 +10,8 @@ class PendingLimit:
 
     Each stream, and each trigger without a stream, has a limit of its own. All watchers that catch up share one limit.
 
-    The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
-    answer subtracts one. A restart of the stream keeps the count. Otherwise repeated restarts could fill the memory
-    during an outage of the store.
+    The submitter of an event adds one to `count`, and the store's answer calls `give_room`. A restart of the stream
+    keeps the count. Otherwise repeated restarts could fill the memory during an outage of the store.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")

@@ -1,8 +1,4 @@
-"""The newest marks of the streams that this instance owns. See `triggerer.domain.watchers.stream_marks`.
-
-A stream's mark is a string in the database that contains the time of its last renewal. A producer also stores the mark
-at the broker, with its position. If the broker's mark is newer than the database's, a backup was restored.
-"""
+"""The newest marks of the streams that this instance owns. `triggerer.domain.watchers.stream_marks` explains marks."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Counter:
     """A metric that only grows.
 
     Args:
-        most: The most series. In a further series, the first label is replaced with `other`.
+        most: After this number of series, each new series gets `other` as its first label.
     """
 
     def __init__(self, metric: Metric, *, most: int = 200) -> None:

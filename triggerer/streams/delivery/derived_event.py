@@ -41,8 +41,8 @@ class Deriver(LedgerMember):
 class DerivedEvent:
     """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
 
-    Implements `triggerer.domain.events.PendingEvent`. The object is small (56 bytes), because a slow store leaves many
-    pending. The events of a subscriber form a linked list, in the order of derivation.
+    Implements `triggerer.domain.events.PendingEvent`. The object is small (56 bytes), because many events are pending
+    while the store is slow. The events of a subscriber form a linked list, in the order of derivation.
     """
 
     __slots__ = ("entry", "next", "subscriber")

@@ -20,13 +20,13 @@ from triggerer.synchronization import AutoResetEvent
 
 
 class Flow:
-    """The limits of one group for outstanding events.
+    """Limits the outstanding events of one group.
 
-    The poll calls `check` before a broadcast, once `check_at` or the group's limit in bytes is reached. It calls
-    `handle_full_lane` after a broadcast that has filled a lane.
+    The poll calls `check` before a broadcast once `check_at` or the group's limit in bytes is reached. After a
+    broadcast that has filled a lane, the poll calls `handle_full_lane`.
 
-    A producer that can pause lanes pauses a full lane, and `run` resumes the lane. For any other producer, the poll
-    pauses at the next event of the full lane. If a hook of the producer raises, the group ends.
+    If the producer can pause lanes, only the full lane pauses. Otherwise the poll pauses at that lane's next event. A
+    hook that raises ends the group.
     """
 
     def __init__(

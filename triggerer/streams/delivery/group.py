@@ -365,7 +365,7 @@ class Group:
     async def wait_until_drained(self) -> None:
         """Wait until no event is outstanding, `start_pulling` is called, or the group has ended.
 
-        The ack timeout does not limit this wait. For example, a lane may wait until the store has a watcher's position.
+        This wait may be longer than the ack timeout, for example while a lane waits for the store.
         """
         await self._flow.wait_until_drained()
 

@@ -341,8 +341,8 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        A replay without re-emission needs no advance while the lane has no broadcasts. If the broker redelivers a
-        replayed message, the idempotency key prevents a second event.
+        While the lane has no broadcasts, the backlog of a replay without re-emission is dropped without an advance. If
+        the broker then redelivers a replayed message, the idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
@@ -411,7 +411,7 @@ class GroupState:
 
     @property
     def outstanding(self) -> int:
-        """The number of events that are not advanced; on the fast path, of events that some subscriber has not read."""
+        """The number of events that are not advanced (on the fast path: not read by every subscriber)."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
 
 

@@ -25,10 +25,10 @@ def _as_it_is(_: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
 class Lanes:
     """The lanes of a group, and a queue of lanes whose head is ready.
 
-    To add an event, and to queue or finish a lane, costs O(1). A lane with a stuck head costs nothing.
+    Adding an event costs O(1), and so does queueing or finishing a lane. A lane with a stuck head costs nothing.
 
     A lane is full when it has reached its bound in events or in bytes. The caller of `append` enforces the bounds. The
-    message that reaches the bound in bytes may exceed the bound. Otherwise a larger message would wait for ever.
+    message that fills the lane may exceed the bound in bytes. Otherwise a larger message would wait for ever.
     """
 
     def __init__(self, bound: int = sys.maxsize, bound_bytes: int = sys.maxsize) -> None:

@@ -5,11 +5,11 @@ Events are numbered in broadcast order. Each subscriber passes the events in thi
 - A subscriber's `done` is the number of the first event that it has not passed.
 - All subscribers have passed the events before the lowest `done`. The ledger releases these events to the lanes.
 - A heap finds the lowest `done`. An item of the heap is corrected only when it reaches the top.
-- An idle subscriber wants none of the present events. Its `done` is above all event numbers.
+- An idle subscriber has no event to resolve. Its `done` is above all event numbers.
 
-Each event has three counts: the subscribers that ack it, those that fail it, and those that fail without pulling it.
-Neighbouring events usually have equal counts, so the ledger stores only the changes. A change is called a *step*. Its
-number is that of the first event with the new counts. A subscriber that joins, fails or leaves adds one or two steps.
+Each event has three counts: the subscribers that ack it, those that fail it, and those that fail it without pulling it.
+Neighbouring events usually have equal counts, so the ledger stores only the changes, called *steps*. A step has the
+number of the first event with the new counts. A subscriber that joins, fails or leaves adds one or two steps.
 """
 
 from __future__ import annotations

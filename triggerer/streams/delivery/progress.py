@@ -40,7 +40,7 @@ class ProgressSignal:
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
-        # Other code calls `signal` only while the flag is false. The pump sets the flag to false when it next waits,
-        # but it may now be awaiting an advance. Without this line nothing would wake the caller until then.
+        # Other code calls `signal` only while this flag is False. The pump resets the flag, but not while it awaits an
+        # advance. So reset the flag here. Otherwise no call of `signal` would wake this task during the advance.
         self.is_signalled = False
         await self._room.wait()

@@ -166,8 +166,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed before this task began. Do not call `advance`: the producer may send its request
-            # before its first `await`, at which the cancellation takes effect.
+            # The group was closed, or its lease is over. A cancellation takes effect only at the first `await`, and the
+            # producer may send its request before that.
             return
         self._awaited_beside[lane] = batch
         began = 0.0 if oldest_at is None else state.clock.monotonic()
@@ -217,8 +217,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed before this task began. Do not call `advance`: the producer may send its request
-            # before its first `await`, at which the cancellation takes effect.
+            # The group was closed, or its lease is over. A cancellation takes effect only at the first `await`, and the
+            # producer may send its request before that.
             return
         reported: set[int] = set()
 
@@ -258,7 +258,7 @@ class Pump:
     ) -> None:
         """Advance, and record how long the advance took.
 
-        Only the first advance in each turn of the pump is measured. A measurement costs a tenth of the time that the
+        The pump measures only the first advance of each turn, because a measurement costs a tenth of the time that the
         runtime needs for a message.
         """
         began, oldest_at = self._state.clock.monotonic(), self._state.lanes.oldest_at

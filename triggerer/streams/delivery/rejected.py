@@ -187,8 +187,7 @@ class Rejected:
     def _lane_of(self, entry: Entry) -> str:
         assert entry.lane is not None
         key = entry.lane.key
-        # If the lane has no stored form, store its text, for people to read. A replay of the message does not need the
-        # lane.
+        # If the lane's key is not JSON, store the key as text for people to read. A replay does not need the lane.
         return encode_lane(key) or f'"{storable_text(str(key))}"'
 
     def _key_of(self, entry: Entry, lane: str) -> str:

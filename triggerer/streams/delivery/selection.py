@@ -131,7 +131,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
 
 
 def _check(selector: Any, method: str) -> None:
-    """Raise an error for a wrong selector when its trigger joins. An error in the poll would end the whole group."""
+    """Raise an error for a wrong selector here, where one trigger fails. In the poll, the whole group would end."""
     if not isinstance(selector, SharedStreamSelector):
         raise PluginError(
             f"{method} returned {type(selector).__qualname__}",

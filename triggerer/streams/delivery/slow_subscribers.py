@@ -52,7 +52,7 @@ class SlowSubscribers:
 
     If one large message alone fills more than half of a bound, a subscriber has the overflow grace to pass the message.
 
-    If watchers may fall behind, `run` is a task of the group. It checks from `request_check` until the pause is over.
+    If watchers may fall behind, the group runs `run`, which checks from `request_check` until the pause is over.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class SlowSubscribers:
         """Return whether a sibling has passed the first message that the slow subscriber has not passed.
 
         A sibling that read the message while it caught up counts too. Without such a sibling, the message could fail
-        for all. Then the broker would redeliver it, and the slow subscriber would not fall behind alone.
+        for all subscribers, and the broker would redeliver it to all of them.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane

@@ -38,8 +38,8 @@ def stage(
 class Staging:
     """The `EventSink` of the subscribers of a group whose producer has `state_after`.
 
-    The pump submits the staged events when it next runs. If all subscribers have passed the message of these events,
-    the same transaction stores the producer's state. Otherwise later events or `advance` store the state.
+    The pump submits the staged events when it next runs. If all subscribers have passed the events' messages, one
+    transaction stores the events and the producer's new state. Otherwise the state is stored later.
 
     While a state is being stored, no message is advanced, and no other state is submitted.
     """
@@ -128,7 +128,7 @@ class Staging:
     def _find_passed(self) -> list[AdvanceItem]:
         """Return the messages that could be advanced if all staged events were durable.
 
-        If none of the staged events belongs to these messages, the list is empty: `advance` stores their state.
+        If no staged event belongs to these messages, the list is empty, because `advance` will store their state.
         """
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()

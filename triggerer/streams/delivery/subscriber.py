@@ -145,8 +145,8 @@ class Subscriber(Deriver):
     def known_ahead(self, limit: int) -> list[Any]:
         """Return up to `limit` raw events that the filter will receive next, in order, without resolving them.
 
-        The events are sent ahead to a filter that runs in a thread or process of its own (`triggerer.isolation`). The
-        list is empty once the subscriber has ended.
+        The caller (`triggerer.isolation`) sends these events ahead to the filter's own thread or process. The list is
+        empty once the subscriber has ended.
         """
         if self.error is not None or not self.is_present:
             return []
@@ -155,7 +155,7 @@ class Subscriber(Deriver):
         events = ledger.events[at : at + limit]
         admission = self.admission
         if admission.may_skip:
-            # Stop before the first event that the filter will skip. Which later events it receives is not known yet.
+            # Stop before the first event that the filter will skip. The decisions about later events are not known yet.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
                 if admission.will_skip(entry):
                     events = events[:place]
@@ -244,8 +244,8 @@ class Subscriber(Deriver):
         self.open_entry = None
         if self.error is not None:
             raise self.error
-        # Without an error, the subscriber has left, and its filter swallowed the cancellation. End the filter's input.
-        # The ledger no longer waits for the subscriber.
+        # There is no error, so the subscriber has left, and its filter swallowed the cancellation. End the filter's
+        # input.
 
     async def run(self) -> None:
         """Drive the filter until it ends, and submit its events to the sink.
@@ -330,8 +330,8 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Wait for the sink first, and then look at `pending`. A stopping service gives `pending` no more room, so
-            # that the filter waits here until it is cancelled, and reads no further message.
+            # Check `pending` after the wait for the sink. If the service is stopping, `pending.limit` is zero, and the
+            # filter waits here until it is cancelled. So the filter reads no further message.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

@@ -16,8 +16,8 @@ class Subscribers:
     """The subscribers of one group.
 
     Args:
-        on_interrupted: Called with a subscriber that was failed while its filter awaited the stream. The stream raises
-            the subscriber's error in the filter, but the filter may catch this error and continue.
+        on_interrupted: Called with a subscriber that has failed while its filter awaited the stream. The stream raises
+            the subscriber's error in the filter, which may catch the error and continue.
     """
 
     def __init__(

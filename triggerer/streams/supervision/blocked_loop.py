@@ -82,8 +82,8 @@ class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
-    seconds, the thread reports a stall. So a stall of less than 1.5 `threshold` may go unnoticed. A pause of the loop's
-    thread or of the process by the system is no stall.
+    seconds, the thread reports a stall, unless the system has paused the loop's thread or the process. A stall of less
+    than 1.5 `threshold` may go unnoticed.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -108,7 +108,7 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The order matters. The thread clears `_answered` and then checks `_stopped`. So it cannot clear this last
+        # Set `_stopped` first. The thread clears `_answered` and then checks `_stopped`, so it cannot clear this last
         # signal and then wait for another.
         self._stopped.set()
         self._answered.set()

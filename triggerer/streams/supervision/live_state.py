@@ -88,8 +88,7 @@ def _copy(container: Iterable[_T]) -> list[_T]:
         try:
             return list(container)
         except RuntimeError:
-            # The event loop's thread has added or removed an item during the copy. It can run during the copy if the
-            # garbage collector calls a finalizer. Copy again.
+            # The event loop's thread has added or removed an item during the copy. Copy again.
             continue
 
 

@@ -84,8 +84,8 @@ class Manager:
         """Host these triggers, in the given order.
 
         Before the poll of a new stream starts, each trigger of the stream has joined or counts as absent. So no trigger
-        loses a message. If a trigger cannot be made, it is absent, and is made again after a delay. Meanwhile
-        `TriggerSpec.stream_id` tells which stream it belongs to.
+        loses a message. A trigger that cannot be made is an absent member of the stream that `TriggerSpec.stream_id`
+        names. The manager tries again after a delay.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]
@@ -115,7 +115,9 @@ class Manager:
             member.withdraw(None, on_purpose=on_purpose)
 
     def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:
-        """Send a trigger's events to other watchers from now on. The watchers that it no longer serves were deleted.
+        """Send a trigger's events to other watchers from now on.
+
+        Call this only if the watchers that the trigger no longer serves were deleted.
 
         Args:
             name: The trigger's new name in logs and errors.

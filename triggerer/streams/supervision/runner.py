@@ -56,8 +56,7 @@ class Runner:
                 try:
                     sink.submit_nowait(StandaloneEvent(self), event, self.source, None, 0)
                 except BaseException:
-                    # The sink has not accepted the event, so it will never answer. For example, the payload's own code
-                    # has raised.
+                    # The sink raised, for example in the payload's own code. It will not answer for this event.
                     pending.give_room()
                     raise
                 if sink.is_full:

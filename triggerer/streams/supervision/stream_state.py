@@ -69,7 +69,7 @@ class StoredState(StreamState):
         return self._saving > 0
 
     def change_ahead(self, value: Any, on_done: Callable[[], None]) -> StateChange:
-        """Return the change that stores `value`, for a transaction that also stores the events that led to it.
+        """Return the change that stores `value`, for a transaction that also stores the events that led to the value.
 
         A later `save` waits until the store has answered this change.
 

@@ -105,9 +105,9 @@ class Backlog:
     def stored_position(self) -> Position:
         """The position that is stored: usually `position`.
 
-        If a stretch without messages ends at `position`, the beginning of the stretch is stored. Suppose that messages
-        5 to 9 were compacted, and the watcher is at 10. The broker may never advance beyond 5, and a later owner would
-        wait for an advance to 10. So 5 is stored.
+        If a stretch without messages ends at `position`, the beginning of the stretch is stored. For example, messages
+        5 to 9 were compacted, and the watcher is at 10. The broker may never advance beyond 5. With 10 in the store, a
+        later owner could wait for ever for an advance to 10. So 5 is stored.
 
         If the filter has failed with message 10, then 10 is stored, together with the count of failures.
         """

@@ -45,7 +45,7 @@ class Replays:
     """Carries out the replays of one stream, across its groups, in order and one at a time.
 
     While a watcher has an open replay, it reads no backlog. If the stream's owner dies during a replay, the next owner
-    carries out the request again. In a replay with re-emission, the next owner skips lanes that were rewound already.
+    carries out the request again.
 
     Args:
         members: The stream's current members.
@@ -107,7 +107,7 @@ class Replays:
         """Carry out the requests until none is open or the group ends. Errors of plugins are not raised."""
         self._restored_to.clear()
         try:
-            # In ack mode, wait for the producer, which the group makes a tick or two after its start.
+            # In ack mode, the group creates its producer a few loop ticks after the start. Wait for the producer.
             while state.is_acknowledged and state.producer is None and not state.is_ending:
                 await checkpoint()
             while True:
@@ -285,8 +285,8 @@ class Replays:
 def _is_retryable(request: ReplayRequest, error: Exception) -> bool:
     """Return whether to try the request again.
 
-    A restored stream waits for its request, because it would otherwise skip messages. So a restore's request is tried
-    until it succeeds, unless it can never succeed.
+    After the database was restored, the stream pulls no message until its replay has succeeded. So this replay is tried
+    again after every error, unless it can never succeed.
     """
     if request.is_restore:
         return not isinstance(error, _Impossible)

@@ -20,15 +20,15 @@ from triggerer.streams.delivery.group_state import GroupState
 
 
 class Rewind:
-    """One replay in one lane: creates or moves the watcher's backlog, so that it begins at the replay's start.
+    """One replay in one lane: lets the watcher's backlog begin at the replay's start.
 
-    A live watcher stays live until the new position is durable, so that the stream need not wait for the store.
-    Meanwhile the watcher processes further messages. The replay repeats these messages too, up to `end`.
+    A live watcher stays live until the new position is durable, so that the stream need not wait for the store. The
+    replay repeats the messages from this time too, up to `end`.
 
     Args:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the
             replay begins at that message instead.
-        end: The lane's end at a moment after the request.
+        end: The end of the lane, from the last look-up.
         on_stored: Called once, with None if the position is durable, otherwise with an error. After `GroupEnded` the
             next group must begin the replay again.
     """

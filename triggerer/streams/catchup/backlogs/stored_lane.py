@@ -96,9 +96,8 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`: the number of this reading (`rereads`) if the filter has received
-            the message, otherwise None. If another reading has begun when the store answers, the filter must receive
-            the message again.
+            The argument `given_in` for `end_storing`. If the filter has received the message, this is the number of
+            the current reading (`rereads`), otherwise None. A later reading must give the message to the filter again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1
@@ -134,8 +133,9 @@ class StoredLane:
             self.passed.append(key)
 
     def mark_parked(self, key: str) -> None:
-        """Forget the row of a parked message. The row must not be deleted, because an operator may replay it."""
+        """Forget the row of a parked message. The row stays in the store, because an operator may replay it."""
         if key in self.storing:
+            # `end_storing` lets the row be deleted, but the store deletes no row that is parked.
             self.resolved_early.add(key)
         else:
             self.mark_gone((key,))
@@ -175,7 +175,7 @@ class StoredLane:
         self.restart_reading()
 
     def begin(self) -> None:
-        """Begin again for a new reader. It reads the rows of all lanes together, from the first row on."""
+        """Begin again for a new reader, which reads the rows of all lanes together, from the first row on."""
         self.in_flight_keys.clear()
         self.read_again()
         self.is_read_alone = False

@@ -17,7 +17,7 @@ def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime
     """Rewind watchers of this lane after a cut of the log.
 
     - A watcher whose position is after the cut is rewound to the cut.
-    - Any other watcher may have messages in memory that the log has lost. It reads again from its position.
+    - Any other watcher may have messages in memory that the log has lost, so it reads again from its position.
 
     Args:
         incarnation: The incarnation of a message that is about to be broadcast. It tells where the log was cut.

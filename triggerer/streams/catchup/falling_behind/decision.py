@@ -30,8 +30,9 @@ class FallingBehind:
     A watcher that is behind in the lane counts as acking once it has read the message during catch-up. Before that, the
     watcher does not count.
 
-    After a failed message, later messages of the lane that the broker will redeliver may reach the head. No watcher
-    falls behind at them: its position would be after the failed message, so it would miss the failed message.
+    After a failed message, later messages of the lane may reach the head, although the broker will redeliver them. No
+    watcher falls behind at such a message. Otherwise the watcher's position would be after the failed message, and the
+    watcher would miss it.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -124,9 +125,8 @@ class FallingBehind:
     ) -> set[WatcherRef]:
         """Return the watchers that must still fall behind at the message.
 
-        Watchers that are behind in the lane already, or have read the message while they caught up, are left out. But
-        if a watcher's position is not durable, the watcher is included: the lane must wait until the position is
-        written again.
+        Watchers that are behind in the lane already, or have read the message while they caught up, are left out. But a
+        watcher whose position is not durable is included, because the lane must wait until the position is written.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {

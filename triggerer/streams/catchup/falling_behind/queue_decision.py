@@ -90,8 +90,8 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # The poll pulled one more message before the failure, and will broadcast it with the next event number. The
-            # broker redelivers this message too, so count the number as redelivered.
+            # The poll has pulled one more message, and will broadcast it with the next event number. If the message is
+            # in this lane, the broker redelivers it too.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -308,8 +308,8 @@ class FallingBehindInQueues(FallingBehind):
         if not backlog.is_gone:
             assert backlog.stored_lane is not None
             backlog.stored_lane.restart_reading()
-            # The watcher may have caught up without this message, so it reads the lane again from the first message.
-            # Idempotency keys prevent repeated events.
+            # The watcher may have caught up without this message, so let it read the lane's messages again. Idempotency
+            # keys prevent repeated events.
             backlogs.leave_live(backlog)
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)

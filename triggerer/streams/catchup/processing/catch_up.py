@@ -182,7 +182,7 @@ class CatchUp:
     def _take_over(self, backlog: Backlog) -> None:
         """Take the lane over from an earlier `CatchUp`. Messages whose events are not durable are read again.
 
-        A late answer of the store about the earlier reading must not move the position past these messages.
+        The earlier reading is forgotten, so that a late answer of the store cannot move the position past them.
         """
         before, backlog.in_flight_by = backlog.in_flight_by, self._in_flight
         if before is not None and before is not self._in_flight:

@@ -30,7 +30,7 @@ _NOT_BEHIND: Final = BaseException()
 
 
 class CatchUpTasks:
-    """The catch-up tasks of one stream, across its groups. The stored backlogs are known before a group opens.
+    """The catch-up tasks of one stream, across its groups.
 
     Args:
         members: The stream's current members.

@@ -89,8 +89,7 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # The sink has not accepted the event, so it will never answer. For example, the payload's own code has
-                # raised.
+                # The sink raised, for example in the payload's own code. It will not answer for this event.
                 in_flight.unresolved -= 1
                 self._pending.give_room()
                 raise

@@ -179,7 +179,7 @@ class MessagesInFlight:
             backlog.position = backlog.cursor
 
     def add(self, in_flight: LaneMessageInFlight) -> None:
-        """Add a message that the filter has moved past. `move` moves the position once the events are durable."""
+        """Add a message that the filter has moved past. Once its events are durable, `move` moves the position."""
         queue = self._by_lane.get(in_flight.backlog)
         if queue is None:
             queue = self._by_lane[in_flight.backlog] = deque()

@@ -132,8 +132,8 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # The store refused this message's events at the last attempt. Read no later message until the store has
-            # answered, because another refusal would make that reading useless.
+            # The store refused this message's events at the last attempt. Wait for the store's answer before reading
+            # on: after another refusal, the lane would return to this message.
             self._reader.hold(backlog)
             return False
         return True
@@ -354,5 +354,5 @@ class Outcomes:
         backlog.cursor = in_flight.message.position
         self._move(backlog)
         self._state.store_position(backlog)
-        # If the watcher was live in the lane, no task reads the lane now. This call starts one.
+        # If the watcher was live in the lane, no task reads the lane now. This call starts a task.
         self._state.backlogs.record_change(backlog)

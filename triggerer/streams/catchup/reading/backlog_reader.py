@@ -254,7 +254,8 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # The next message is not in memory, or a re-emission must ask the log whether there is another message.
+            # The next message is not in memory. Or all messages in memory were re-emitted: only the log can tell that
+            # no message is left before the re-emission's end.
             return self._read(backlog)
         return self._from_memory(backlog)
 
@@ -330,7 +331,7 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # Other code has moved the cursor back, so the messages of this reading are not the next ones.
+                # Other code has moved the cursor, for example back. So the next message is not in this reading.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0

@@ -109,7 +109,7 @@ class Handover:
             self._is_looking_up = False
 
     async def _look_up_ends_once(self) -> None:
-        """Look up the lanes' ends. A watcher catches up by reading a lane to its end, and then all later broadcasts."""
+        """Look up the lanes' ends. A watcher that has read a lane to its end, and all later broadcasts, may go live."""
         state = self._state
         assert state.producer is not None
         # Record ends only for backlogs from before the look-up. For a newer backlog, the end could be too low: messages
@@ -213,8 +213,7 @@ class Handover:
             return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
-            # Stay behind: only the catch-up filter makes events again under the replay's keys. The live filter uses
-            # ordinary keys.
+            # Stay behind, because the live filter would not use the replay's keys for its events.
             return False
         if lane_tail.newest is not None:
             return is_before(lane_tail.newest, backlog.cursor)

@@ -43,7 +43,7 @@ class Waiting(Protocol):
 class LaneTail:
     """The newest broadcasts of one lane since a watcher fell behind there, in order, for all backlogs of the lane.
 
-    A watcher that has read the log up to the oldest of these messages continues in memory. In the log alone, it might
+    A watcher that has read the log up to the oldest of these messages continues in memory. Otherwise the watcher might
     never reach the end of a busy lane. Redelivered messages are not added again.
 
     Args:
