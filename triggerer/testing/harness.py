@@ -180,10 +180,7 @@ class _States:
 
 
 class _Bookmarks:
-    """Stores bookmarks in memory, by watcher.
-
-    The events that come with a bookmark are shown in their trigger's `HostedView`.
-    """
+    """Stores bookmarks in memory, by watcher, and adds their events to the triggers' `HostedView`s."""
 
     def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
         self._views = views

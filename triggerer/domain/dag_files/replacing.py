@@ -12,7 +12,7 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 def with_former_definitions(
     before: Folder, new: Folder, is_unusable: Callable[[str], bool]
 ) -> Folder:
-    """Return the new folder, with the old definitions of unusable files and of broken watchers.
+    """Return the new folder, and keep the old definitions of unusable files and of `broken_watchers`.
 
     Args:
         is_unusable: Returns whether a file exists but cannot be used now.
@@ -61,9 +61,9 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Map each watcher's key after the renaming of assets to its present key.
+    """Map the new key of each watcher, after its asset is renamed, to the watcher's present key.
 
-    The two keys differ only if the watcher's asset is renamed.
+    If the asset is not renamed, the keys are equal.
     """
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:

@@ -56,8 +56,8 @@ class Delayed(DerivedTimetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        # Without catch-up, `timetable` leaves out missed runs. But a run is missed only once its delayed start has
-        # passed, too. So set the clock of `timetable` back, but not beyond the end of the last run's interval.
+        # Without catch-up, `timetable` leaves out missed runs. Here a run is missed only once its delayed start has
+        # passed. So set the clock of `timetable` back by the delay, but not beyond the end of the last run's interval.
         last, by = last_automated_data_interval, timedelta()
         if last is not None and not restriction.catchup:
             by = min(self.delay, max(now() - last.end, timedelta()))
@@ -215,7 +215,7 @@ class RollUp(Consecutive):
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))
 
     def _last_end(self, latest: datetime | None) -> datetime | None:
-        """Return the end of the last interval that has ended and that started by `latest`; None: there is none."""
+        """Return the end of the last interval that has ended and did not start after `latest`; None: there is none."""
         end = self.at_or_before(now())
         if latest is None or end is None:
             return end

@@ -175,7 +175,7 @@ def cut_after(position: Position, incarnation: Any) -> Position | None:
     A cut counts if:
 
     - `incarnation` lists the cut, but the incarnation of `position` does not, and
-    - the reused numbers end above the number of `position`.
+    - the number of `position` is less than `Cut.below`, where the reused numbers end.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 

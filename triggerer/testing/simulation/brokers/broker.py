@@ -300,7 +300,7 @@ class Session(Consumer):
     def take(self) -> Delivery | None:
         """Return a redelivery that is due, or else the next message of a lane drawn at random.
 
-        None: no message is due, or the chosen message is done already. In the latter case, another message may be due.
+        None: no message is due, or the chosen message is done already. If it is done, another message may be due.
         """
         lanes = self.broker.lanes
         faults = self.broker.faults

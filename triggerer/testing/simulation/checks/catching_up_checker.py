@@ -131,10 +131,7 @@ class CatchingUpChecker:
         self._derived[at] = min(derived, self._derived.get(at, derived))
 
     def on_rejected(self, watcher: int, message: Message) -> None:
-        """Record that a catch-up filter has rejected a message.
-
-        If messages cannot be parked, the watcher stays at this message.
-        """
+        """Record that a catch-up filter has rejected a message."""
         self._rejected.add((watcher, message.key))
 
     def on_rejected_live(self, watcher: int, message: Message) -> None:
