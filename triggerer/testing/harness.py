@@ -137,7 +137,7 @@ class _Sink:
         ordinal: int,
     ) -> None:
         if not source.watchers:
-            # The trigger was rewound while its filter had the raw event. So no watcher receives this trigger event.
+            # No watcher receives this event, because the trigger was rewound while its filter had the raw event.
             event.complete(None)
             return
         view = self._views[source.watchers[0].watcher_id]

@@ -136,7 +136,7 @@ class Cron:
     def _offsets_around(self, instant: datetime) -> tuple[timedelta, timedelta]:
         """Return the least and the greatest UTC offset of the zone near the instant.
 
-        The offsets differ only near a clock change. If the clocks move by one hour, one hour before or after is near.
+        The offsets differ only near a clock change: up to one hour before or after a change of one hour.
         """
         if self.zone is UTC:
             return timedelta(0), timedelta(0)

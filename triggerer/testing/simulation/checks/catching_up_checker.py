@@ -312,7 +312,7 @@ class CatchingUpChecker:
             self._stored_at[at] = self._next_number()
 
     def is_behind(self, watcher: int, message: Message) -> bool:
-        """Whether other messages of the queue's lane are stored for the watcher, which gets this message after them."""
+        """Whether other messages of the queue's lane are stored for the watcher, and must be read before this one."""
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
         )
@@ -350,7 +350,8 @@ class CatchingUpChecker:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
-            # A recreated topic no longer has the messages before `starts[-1]`. The row may stay until the next message.
+            # A recreated topic no longer has the messages before `starts[-1]`. The row may stay until the topic's next
+            # message.
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
@@ -363,8 +364,8 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        If so, the position's row may stay until the lane's next message. For example, if a message has failed for all
-        watchers, the owner does not know whether the broker redelivers or dead-letters the message.
+        If so, the position's row may stay until the lane's next message. For example, the owner does not know whether
+        the broker redelivers or dead-letters a message that failed for all watchers.
         """
         if self.is_read_again(watcher, row):
             return False

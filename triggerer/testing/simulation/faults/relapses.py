@@ -53,7 +53,7 @@ class Relapses:
     """Makes watchers fall behind, and replaces their arguments when they have just caught up.
 
     The new arguments make the stream's owner read the watcher's position while a transaction is about to delete this
-    position. One `Relapses` serves all restarts of the simulated process.
+    position. The object survives restarts of the simulated process.
     """
 
     def __init__(self, world: RelapsingWorld) -> None:

@@ -94,8 +94,8 @@ def has_outages(scenario: Scenario) -> bool:
 def has_instant_answers(scenario: Scenario) -> bool:
     """Whether broker, store and filters answer at once: in a tenth of the seeds with a log and without outages.
 
-    Actions that are far apart in other seeds then fall into one turn of the event loop. Messages arrive in floods, and
-    few may be outstanding at once.
+    In these seeds, many actions fall into one turn of the event loop. Messages arrive in floods, and few may be
+    outstanding at once.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
@@ -210,6 +210,6 @@ def sizes_of(seed: int, what: str) -> random.Random:
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether a single queue has one lane, so that most steps go to backlogs: in two of five seeds with a queue."""
+    """Whether there is only one queue, with one lane, so that most steps go to backlogs: in 2 of 5 seeds with a queue."""
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4

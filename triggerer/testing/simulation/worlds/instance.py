@@ -345,7 +345,7 @@ class Instance:
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
         """Check that an instance has a reason to release these streams (L4).
 
-        The instance owns more than its share of the streams, or the number of each stream's triggers has changed.
+        Reasons: the instance owns more than its share of the streams, or a stream's number of triggers has changed.
         """
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:

@@ -94,7 +94,7 @@ class Worker:
     def start(self) -> None:
         """Begin the attempt, when the process has started.
 
-        If the guard has ended, its pipe is closed, so the process ends at once.
+        If the guard has ended, the process ends at once, because the guard's pipe is closed.
         """
         timeline = self.executor.timeline
         if self.is_killed or self.guard.has_ended:
