@@ -19,7 +19,9 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return the changes of the time until which a stream stays closed, by digest. None: it may be opened now.
+    """Return until when streams stay closed, by digest; None: the stream may be opened now.
+
+    Streams for which this does not change are left out.
 
     Args:
         never_claimed: For each stream that no instance has claimed yet, the instant until which the stream is closed.

@@ -12,7 +12,7 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 def with_former_definitions(
     before: Folder, new: Folder, is_unusable: Callable[[str], bool]
 ) -> Folder:
-    """Return the new folder, and keep the old definitions of unusable files and of `broken_watchers`.
+    """Return the new folder, with the old definitions of unusable files and of its `broken_watchers`.
 
     Args:
         is_unusable: Returns whether a file exists but cannot be used now.

@@ -108,7 +108,7 @@ class RestChecker:
         behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Yield a description of each position row that the owner has not deleted, but has advanced the broker past.
+        """Yield a description of each position row that is left, although the owner has advanced the broker past it.
 
         An advance counts only if it came after the row was added. Without such an advance, the row may stay until the
         lane's next message.

@@ -210,6 +210,6 @@ def sizes_of(seed: int, what: str) -> random.Random:
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether there is only one queue, with one lane, so that most steps go to backlogs: in 2 of 5 seeds with a queue."""
+    """Whether one queue with one lane makes most steps go to backlogs: in two of five seeds with a queue."""
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4
