@@ -270,7 +270,7 @@ def condition_in_json(value: Any) -> Condition | None:
 
 
 def schedule_from_json(value: Any) -> Schedule | None:
-    """Return the stored schedule. Its assets have a name and a URI, and nothing else.
+    """Return the stored schedule. The schedule's assets have only a name and a URI.
 
     Unknown keys, which a later release wrote, are ignored.
 

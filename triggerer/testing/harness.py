@@ -384,7 +384,7 @@ class StreamHarness:
     async def refuse(self, n: int | None = None) -> None:
         """Act as a store that failed: never confirm the oldest `n` unconfirmed events.
 
-        Without `n`, confirm none of the unconfirmed events, and fail all unconfirmed bookmarks with a `StoreError`.
+        Without `n`, confirm no event that is unconfirmed now, and fail all unconfirmed bookmarks with a `StoreError`.
         """
         self._sink.take(n)
         if n is None:

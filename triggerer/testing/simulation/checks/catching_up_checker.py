@@ -194,7 +194,7 @@ class CatchingUpChecker:
     def _came_later(self, watcher: int, message: Message) -> bool:
         """Whether the watcher joined after the message was done, and has a position past the message.
 
-        If the advance past the message was lost, the broker delivers the message again. This watcher need not get it.
+        Such a watcher need not get the message if the broker delivers it again, because the advance was lost.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:

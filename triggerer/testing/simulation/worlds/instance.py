@@ -321,7 +321,7 @@ class Instance:
         return list(self._leased_streams.values())
 
     def record_end(self, fence: Fence) -> None:
-        """Record that the instance stops a stream. It may start the stream again if it cannot release the lease."""
+        """Record that the instance stops a stream. If its lease cannot be released, the stream may start again."""
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
