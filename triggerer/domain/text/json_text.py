@@ -26,7 +26,7 @@ _ATOMS: Final = frozenset({str, int, bool, type(None), bytes})
 def dump_json(
     value: Any, what: str, *, default: Callable[[Any], Any] | None = None, option: int | None = None
 ) -> bytes:
-    """Return a value as JSON text, from which `load_json` makes an equal value.
+    """Return a value as JSON text that every database can store.
 
     Args:
         what: The value's name in an error, such as "the extra of orders".

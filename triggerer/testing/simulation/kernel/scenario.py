@@ -176,8 +176,8 @@ def has_shared_triggers(scenario: Scenario) -> bool:
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # One of the planted bugs is found by a single seed, and only without shared triggers. The seed's draw is below 1/30,
-    # so the lower bound excludes this seed.
+    # One of the planted bugs is found by a single seed, and only without shared triggers. This seed's draw is below
+    # 1/30, so the lower bound excludes the seed.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 
 
