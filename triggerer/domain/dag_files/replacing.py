@@ -41,9 +41,9 @@ def with_former_definitions(
 
 
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
-    """Map the old identity to the new identity of each asset that has only a new name, or only a new URI.
+    """Map the old identity to the new identity of each asset whose name or URI has changed, but not both.
 
-    The store renames the asset's row, which keeps its watchers and queued events. Recorded events keep their old
+    The store renames the asset's row, so the asset keeps its watchers and queued events. Recorded events keep their old
     identity.
     """
     free = [key for key in before.assets if key not in after.assets]
