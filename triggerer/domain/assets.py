@@ -38,7 +38,7 @@ class Combinable:
 class AssetWatcher:
     """A trigger whose events become events of the watcher's asset.
 
-    The asset and `name` identify a watcher. It stays the same watcher if the trigger's arguments change.
+    The asset and `name` identify a watcher. The trigger's arguments may change.
 
     Args:
         guarantee: The weakest guarantee to accept: "at_least_once" or "effectively_once". If the trigger's guarantee is

@@ -126,7 +126,7 @@ def condition_to_json(condition: Condition) -> dict[str, Any]:
 
 
 def condition_from_json(value: Any) -> Condition:
-    """Return the stored expression. Its assets have a name and a URI, and nothing else.
+    """Return the stored expression. The expression's assets have only a name and a URI.
 
     Unknown keys, which a later release wrote, are ignored.
 

@@ -1,8 +1,7 @@
 """The request by which a service gets a part of a run's log from an executor on another machine.
 
-A request is one line: a signature, a space, and JSON. The services read the signature's key from the database. The
-answer is one line of JSON, followed by the log's bytes. All instants are from the database's clock, so that the
-machines' clocks may differ.
+A request is one line: a signature, a space, and JSON. The key of the signature is in the database. The answer is one
+line of JSON, followed by the log's bytes. Instants are from the database's clock, because machines' clocks differ.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str |
 def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
     """Return the first run of the schedule's timetable with this partition key.
 
-    None: the schedule has no timetable, or its keys do not name dates. (`2026-03-10` names a date, `eu` does not.)
+    None: there is no timetable, or the timetable's keys do not name dates. (`2026-03-10` names a date, `eu` does not.)
 
     Raises:
         InvalidPartitionKey: The timetable's keys name dates, but none of its runs has this key.
@@ -270,7 +270,7 @@ def condition_in_json(value: Any) -> Condition | None:
 
 
 def schedule_from_json(value: Any) -> Schedule | None:
-    """Return the stored schedule. Its assets have a name and a URI, and nothing else.
+    """Return the stored schedule. The schedule's assets have only a name and a URI.
 
     Unknown keys, which a later release wrote, are ignored.
 

@@ -3,8 +3,8 @@
 Each `read_` function returns a list of the written objects, each as a mapping with the keys `FIELDS`. The list is empty
 if the message reports something else: a deletion, a folder, or a test of the notifications.
 
-`uri` has the form that Spark's connectors read. It begins with `s3://` or `gs://`. For Blob Storage, it begins with
-`abfss://container@account.dfs.core.windows.net/`, and `bucket` is the container.
+`uri` is for Spark's connectors: `s3://…`, `gs://…`, or `abfss://container@account.dfs.core.windows.net/…`. For Blob
+Storage, `bucket` is the container.
 """
 
 from __future__ import annotations

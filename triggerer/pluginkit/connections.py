@@ -1,7 +1,7 @@
 """Defines the settings of all brokers' connections, and checks them before anything connects.
 
-This module imports pydantic, which is slow. So a module that defines triggers must not import this module at its top,
-because every DAG file would wait for pydantic. Import this module where a connection is opened.
+Import this module only inside the functions that open a connection. It imports pydantic, which is slow. If a module
+that defines triggers imported it at the top, every DAG file would wait for pydantic.
 """
 
 from __future__ import annotations

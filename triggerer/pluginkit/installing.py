@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """If an import in the block fails because a module is missing, name the extra to install in the error.
+    """If an import in the block fails because a module is missing, add the name of the extra to the error's message.
 
     Use this where a broker's package imports its client library. Triggers import the broker's package only when they
     connect, so a DAG file with the broker's triggers loads without the library.

@@ -195,7 +195,7 @@ def _fixed_values(condition: Any) -> list[Any] | None:
 
 
 def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
-    """Return a function that tests one field of an object. It is written for speed: most conditions test one field."""
+    """Return a fast function that tests one field of an object. Most conditions test one field."""
 
     def matches(_: Any, value: Any) -> bool:
         found = value.get(name, MISSING) if type(value) is dict else _step(value, name)

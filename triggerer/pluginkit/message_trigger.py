@@ -55,9 +55,10 @@ class MessageTrigger(BaseEventTrigger):
 
     If `decode` reads a list from a message, each element that meets `match` makes its own event.
 
-    A subclass adds the arguments that name the source, and stores each in an attribute of the same name. It passes the
-    arguments below to `super().__init__`, and implements `shared_stream_key` and `make_producer`. Two watchers with
-    equal stream keys share a stream. So the key must not contain arguments that only the filter uses, such as `match`.
+    A subclass adds the arguments that name the source, and stores each in an attribute of the same name. The subclass
+    passes the arguments below to `super().__init__`, and implements `shared_stream_key` and `make_producer`. Two
+    watchers with equal stream keys share a stream. So the key must not contain arguments that only the filter uses,
+    such as `match`.
 
     Args:
         connection: The section `[connections.<connection>]` of the configuration.

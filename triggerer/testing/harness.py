@@ -137,7 +137,7 @@ class _Sink:
         ordinal: int,
     ) -> None:
         if not source.watchers:
-            # The trigger was rewound while its filter had the raw event. So no watcher receives this trigger event.
+            # No watcher receives this event, because the trigger was rewound while its filter had the raw event.
             event.complete(None)
             return
         view = self._views[source.watchers[0].watcher_id]
@@ -180,10 +180,7 @@ class _States:
 
 
 class _Bookmarks:
-    """Stores bookmarks in memory, by watcher.
-
-    The events that come with a bookmark are shown in their trigger's `HostedView`.
-    """
+    """Stores bookmarks in memory, by watcher, and adds their events to the triggers' `HostedView`s."""
 
     def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
         self._views = views
@@ -387,7 +384,7 @@ class StreamHarness:
     async def refuse(self, n: int | None = None) -> None:
         """Act as a store that failed: never confirm the oldest `n` unconfirmed events.
 
-        Without `n`, confirm none of the unconfirmed events, and fail all unconfirmed bookmarks with a `StoreError`.
+        Without `n`, confirm no event that is unconfirmed now, and fail all unconfirmed bookmarks with a `StoreError`.
         """
         self._sink.take(n)
         if n is None:

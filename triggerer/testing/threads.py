@@ -15,8 +15,8 @@ _LOOK_EVERY_S = 0.001
 class ThreadWatch:
     """Waits for work in threads started by `asyncio.to_thread`, `run_in_executor` and `anyio.to_thread`.
 
-    After two seconds, work is ignored: it probably waits for something outside the process. On uvloop, whose methods
-    cannot be replaced, only work of `anyio.to_thread` is found.
+    Work of more than two seconds is ignored, because it probably waits for something outside the process. The methods
+    of uvloop cannot be replaced, so on uvloop only work of `anyio.to_thread` is noticed.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Result:
         return Result(self.task, (*self.path, key))
 
     def value(self, results: Mapping[str, Any]) -> Any:
-        """Return the task's return value, or the item of it. `results` are the return values by task id."""
+        """Return the task's return value, or the item at `path` in it. `results` are the return values by task id."""
         value = results[self.task.task_id]
         for key in self.path:
             value = value[key]

@@ -77,8 +77,8 @@ class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
 
     - `self` is the asset.
     - `dag_run`, `params` and the other context arguments are those of a task.
-    - `context` is a mapping of all context arguments. It has `spark` only if the function also has a parameter `spark`.
-    - Any other parameter without a default is the asset with the parameter's name. It becomes an inlet.
+    - `context` is a mapping of all context arguments, with `spark` only if the function also has a parameter `spark`.
+    - Any other parameter without a default is the asset with the parameter's name. The asset becomes an inlet.
 
     Args:
         schedule: The DAG's schedule.

@@ -55,10 +55,10 @@ def merge(
     *,
     unusable: frozenset[str] = frozenset(),
 ) -> Folder:
-    """Merge the definitions of the files. If two files contradict each other, all definitions of one are left out.
+    """Merge the definitions of the files. If two files contradict each other, one file is left out entirely.
 
-    A file that owns a definition in force wins over a file that owns none. So a new file never replaces a definition of
-    an older file. Otherwise, the path that sorts first wins.
+    A file that owns a definition in force wins over a file that owns none, so that a new file never replaces a
+    definition of an older file. Otherwise, the path that sorts first wins.
 
     Args:
         unusable: Files that exist but cannot be used now. Their DAGs stay in force. Another file that defines one of

@@ -19,17 +19,17 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return the time until which each stream stays closed, by digest. None: the stream may be opened now.
+    """Return until when streams stay closed, by digest; None: the stream may be opened now.
 
-    Streams for which nothing changes now are left out.
+    Streams for which this does not change are left out.
 
     Args:
         never_claimed: For each stream that no instance has claimed yet, the instant until which the stream is closed.
             None: the stream is not closed.
         new: The digests of the streams that the caller's transaction has created.
         is_reading: True if a new or changed file has been seen but not read.
-        is_start: True if the DAG processor has just started. Then not only new streams stay closed while files are
-            read: the previous DAG processor may have ended before it had read all files.
+        is_start: True if the DAG processor has just started. The previous DAG processor may have ended before it had
+            read all files. So all streams that were never claimed stay closed, not only the new ones.
         now: The database's time.
         limit: The longest time that a stream stays closed, in case the DAG processor hangs or dies.
     """

@@ -12,7 +12,7 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 def with_former_definitions(
     before: Folder, new: Folder, is_unusable: Callable[[str], bool]
 ) -> Folder:
-    """Return the new folder, with the old definitions of unusable files and of broken watchers.
+    """Return the new folder, with the old definitions of unusable files and of its `broken_watchers`.
 
     Args:
         is_unusable: Returns whether a file exists but cannot be used now.
@@ -41,9 +41,9 @@ def with_former_definitions(
 
 
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
-    """Map the old identity to the new identity of each asset that has only a new name, or only a new URI.
+    """Map the old identity to the new identity of each asset whose name or URI has changed, but not both.
 
-    The store renames the asset's row, which keeps its watchers and queued events. Recorded events keep their old
+    The store renames the asset's row, so the asset keeps its watchers and queued events. Recorded events keep their old
     identity.
     """
     free = [key for key in before.assets if key not in after.assets]
@@ -61,9 +61,9 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Map each watcher's key after the renaming of assets to its present key.
+    """Map the new key of each watcher, after its asset is renamed, to the watcher's present key.
 
-    The two keys differ only if the watcher's asset is renamed.
+    If the asset is not renamed, the keys are equal.
     """
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:

@@ -85,7 +85,7 @@ def _key_at(writer: TemporalMapper, moment: datetime) -> str:
 def _writer(mappers: Iterable[PartitionMapper]) -> TemporalMapper:
     """Return the one mapper that writes the keys of the DAG's runs.
 
-    For a roll-up or a fan-out, this is its inner mapper. All mappers must write the same periods.
+    A roll-up or a fan-out has an inner mapper for this. All mappers must write the same periods.
     """
     writers = []
     for mapper in mappers:

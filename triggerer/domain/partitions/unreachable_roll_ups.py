@@ -26,7 +26,7 @@ def impossible_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator
     """Yield one warning for each of the DAG's roll-ups that cannot work; usually none.
 
     Args:
-        now: The check uses fixed instants of the present year, so that the warnings do not change from hour to hour.
+        now: Only the year counts, so that the warnings do not change from hour to hour.
     Raises:
         Exception: A third-party mapper raised it.
     """

@@ -26,7 +26,7 @@ _ATOMS: Final = frozenset({str, int, bool, type(None), bytes})
 def dump_json(
     value: Any, what: str, *, default: Callable[[Any], Any] | None = None, option: int | None = None
 ) -> bytes:
-    """Return a value as JSON text, from which `load_json` makes an equal value.
+    """Return a value as JSON text that every database can store.
 
     Args:
         what: The value's name in an error, such as "the extra of orders".
@@ -43,7 +43,7 @@ def dump_json(
             raise RowRefused(
                 f"{what} has an integer of more than 64 bits", hint="write it as a string"
             ) from error
-        # Without `default`, orjson tries to call None. Its error would only show this failed call.
+        # Without `default`, orjson tries to call None. Then leave out the cause, which shows only this failed call.
         raise RowRefused(
             f"{what} is not JSON: {error}",
             hint="use strings, numbers, lists and mappings",
@@ -54,7 +54,7 @@ def dump_json(
     if nulls and nulls != _nones_of(value):
         _refuse_non_finite(value, what)
     # JSON writes a NUL character as `\u0000`. The search for the backslash alone is five times as fast, so it comes
-    # first. The bytes also match in a string with a real backslash before `u0000`, so `_refuse_nul` checks each string.
+    # first. A string with a real backslash before `u0000` matches too, so `_refuse_nul` checks each string.
     if _BACKSLASH in text and _NUL in text:
         _refuse_nul(text, what)
     return text

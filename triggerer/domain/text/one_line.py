@@ -52,8 +52,8 @@ def _exception_line(text: str) -> str:
         lines = [_GROUP_MARGIN.sub("", line, count=1) for line in lines]
     if _HEADER not in lines[0]:
         return lines[0]
-    # Frames are indented, so the first line without an indent names the exception. The exception's text may have more
-    # lines.
+    # Frames are indented, so the first line without an indent names the exception. The last line need not name it,
+    # because the exception's text may have several lines.
     for before, line in pairwise(lines):
         # The text may be cut in the middle. Skip the line after the cut: it may be the end of a longer line.
         if line[:1].strip() and not line.startswith(_CUT) and not before.startswith(_CUT):

@@ -108,7 +108,7 @@ class Timetable(ABC):
         """Return the partition key of the run for this data interval; None: no key.
 
         An event that the run emits gets this key, unless the task sets another. The key must depend only on the
-        interval, because a backfill must find the key of a past run again.
+        interval, so that a backfill computes the same key for a past run.
         """
         return None
 

@@ -35,7 +35,7 @@ class OnceTimetable(Timetable):
         last, restriction = in_utc(last_automated_data_interval, restriction)
         if last is not None:
             return None
-        # The only run is not left out, even if its date is in the past and the DAG has no catch-up.
+        # Without catch-up, missed runs are left out, but never the only run.
         run_after = now() if restriction.earliest is None else restriction.earliest
         if restriction.latest is not None and run_after > restriction.latest:
             return None

@@ -56,8 +56,8 @@ class Delayed(DerivedTimetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        # Without catch-up, `timetable` leaves out missed runs. But a run is missed only once its delayed start has
-        # passed, too. So set the clock of `timetable` back, but not beyond the end of the last run's interval.
+        # Without catch-up, `timetable` leaves out missed runs. Here a run is missed only once its delayed start has
+        # passed. So set the clock of `timetable` back by the delay, but not beyond the end of the last run's interval.
         last, by = last_automated_data_interval, timedelta()
         if last is not None and not restriction.catchup:
             by = min(self.delay, max(now() - last.end, timedelta()))
@@ -108,8 +108,8 @@ class RollingWindow(DerivedTimetable):
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
         # A run's logical date is the end of its interval in `timetable`, minus `window`. So allow intervals that end
-        # between `start + window` and `end + window`. Such an interval starts before `start` if it is longer than
-        # `window`.
+        # between `start + window` and `end + window`. If an interval is longer than `window`, it may start before
+        # `start`, at `earliest`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 
@@ -215,7 +215,7 @@ class RollUp(Consecutive):
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))
 
     def _last_end(self, latest: datetime | None) -> datetime | None:
-        """Return the end of the last interval that has ended and that started by `latest`; None: there is none."""
+        """Return the end of the last interval that has ended and did not start after `latest`; None: there is none."""
         end = self.at_or_before(now())
         if latest is None or end is None:
             return end

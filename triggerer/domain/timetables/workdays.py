@@ -32,7 +32,7 @@ class AfterWorkdayTimetable(HasTicks):
     """A run at midnight after each workday, for that day: the run for Friday is on Saturday at 00:00.
 
     With `CronDataIntervalTimetable("0 0 * * 1-5")` instead, the run for Friday would be on Monday. With catch-up, a DAG
-    without a start date never runs.
+    without a start date gets no first run.
 
     Args:
         workdays: Days of the week; Monday is 0.

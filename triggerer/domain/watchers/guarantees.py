@@ -75,9 +75,9 @@ class DeliveryFacts:
             missing, the warning shows this key. None: no such key.
         findings: Further facts. A finding with `most` can lower the guarantee.
         source: The name of a source that divides its messages among its readers, as a queue does. `triggerer check`
-            warns if two streams read one such source. So the name must not depend on how the trigger's arguments spell
-            the source. A stream of several sources has several names. None: unknown, or not needed because equal
-            sources always have equal stream keys.
+            warns if two streams read one such source. So one source must have one name, even if the triggers' arguments
+            write it in different ways. A stream of several sources has several names. None: unknown, or not needed
+            because equal sources always have equal stream keys.
     """
 
     is_acknowledged: bool

@@ -1,8 +1,7 @@
 """The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
 
-A log can be read again from any position. A lane is one ordered sequence of a log's messages, such as a Kafka
-partition. A watcher falls behind if it misses a message that another watcher has processed. From then on, it reads the
-lane alone, from its own position.
+A log can be read again from any position. A lane is one ordered part of a log, such as a Kafka partition. If a watcher
+misses a message that another watcher has processed, the watcher falls behind: it reads the lane alone from then on.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ def cut_after(position: Position, incarnation: Any) -> Position | None:
     A cut counts if:
 
     - `incarnation` lists the cut, but the incarnation of `position` does not, and
-    - the reused numbers end above the number of `position`.
+    - the number of `position` is less than `Cut.below`, where the reused numbers end.
     """
     return _first(_unknown_at(position, incarnation), incarnation)
 

@@ -37,5 +37,5 @@ class StoredMark(NamedTuple):
         return cls(incarnation, at)
 
     def knows(self, other: StoredMark) -> bool:
-        """True if a database with this mark may have written the other mark, or if the marks cannot be compared."""
+        """True if the other mark is not newer, or cannot be compared. False: the database has lost transactions."""
         return self.incarnation != other.incarnation or (other.at or _EPOCH) <= (self.at or _EPOCH)

@@ -37,7 +37,8 @@ class RegistryDecoder:
         """Look up the message's schema if it is not known yet. Await this before `read`.
 
         Raises:
-            ValueError: The message can never be read. It names no schema, a schema of another kind, or an invalid one.
+            ValueError: The message names no schema, a schema of another kind, or an invalid schema. So the message can
+                never be read.
             BrokerUnavailable, BrokerRefused: The registry did not return the schema. A later attempt can succeed.
             ConfigurationError: The connection names no registry, or a package is not installed.
             OSError: The Protobuf compiler was stopped. A later attempt can succeed.

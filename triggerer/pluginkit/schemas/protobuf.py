@@ -17,7 +17,7 @@ _WITHOUT_IMPORT: Final = tuple(
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:
-    """Return a reader of the messages that this schema, a Protobuf file, defines.
+    """Return a reader of the messages that a Protobuf file defines.
 
     Raises:
         ValueError: The schema is no descriptor of a file.
@@ -46,8 +46,8 @@ def make_reader(schema: RegisteredSchema) -> Reader:
             return json_format.MessageToDict(
                 message, preserving_proto_field_name=True, descriptor_pool=pool
             )
-        # `MessageToDict` raises TypeError for an `Any` whose type this schema lacks, and json_format.Error for a time
-        # that the calendar lacks.
+        # `MessageToDict` raises TypeError for an `Any` whose type is not in this schema, and json_format.Error for a
+        # timestamp out of range.
         except (DecodeError, IndexError, TypeError, ValueError, json_format.Error) as error:
             raise ValueError(f"no message of its Protobuf schema: {error!r}") from error
 

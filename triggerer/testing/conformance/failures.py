@@ -140,7 +140,7 @@ class FailureCases(ProducerSuite):
     async def _check_not_counted(self, outcome: AdvanceOutcome) -> None:
         """Check that an outcome whose `blames_event` is false is not counted as a failure.
 
-        So b comes again after each such outcome, and is not dead-lettered.
+        Message "b" must come again after each such outcome, and must not be dead-lettered.
         """
         await self.publish(["a", "b", "c"])
         times = self.max_deliveries + 1

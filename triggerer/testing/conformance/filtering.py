@@ -13,7 +13,7 @@ from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
 
 
 class GivenStream:
-    """A shared stream that yields the given events. Then it raises `error`; if `error` is None, it waits for ever."""
+    """A shared stream that yields the given events, and then raises `error`, or waits for ever if `error` is None."""
 
     def __init__(self, raws: Sequence[Any] = (), error: Exception | None = None) -> None:
         self._raws = raws

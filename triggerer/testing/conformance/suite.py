@@ -82,7 +82,7 @@ class ProducerSuite:
         raise NotImplementedError
 
     async def recreate(self) -> None:
-        """For the feature `recreation`: delete the source, and create it again under its name.
+        """For the feature `recreation`: delete the source, and create a new source with the same name.
 
         No producer is open when the suite calls this.
         """

@@ -39,7 +39,7 @@ def frozen_clock(moment: datetime) -> Iterator[None]:
 class TimetableConformance:
     """Tests a timetable: write `class TestMine(TimetableConformance)` in a test module, and implement `new_timetable`.
 
-    The defaults of the other attributes suit a timetable that an entry point names and that always has a next run.
+    Override another attribute if the timetable has no entry point, if its runs end, or if it cannot catch up.
     """
 
     moments: ClassVar[Sequence[datetime]] = (

@@ -32,7 +32,7 @@ class ExampleTrigger(BaseEventTrigger):
         return "simulated"
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """For half of the triggers, return a selector of two of the three kinds of messages. For the others, None."""
+        """Return a selector of two of the three kinds of messages for half of the triggers, None for the other half."""
         wanted = _wanted_by(self.kind)
         return None if wanted is None else SharedStreamSelector("kind", _kind, wanted)
 

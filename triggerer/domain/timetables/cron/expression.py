@@ -136,7 +136,7 @@ class Cron:
     def _offsets_around(self, instant: datetime) -> tuple[timedelta, timedelta]:
         """Return the least and the greatest UTC offset of the zone near the instant.
 
-        The offsets differ only if a clock change is near: no farther away than the clocks are moved.
+        The offsets differ only near a clock change: up to one hour before or after a change of one hour.
         """
         if self.zone is UTC:
             return timedelta(0), timedelta(0)

@@ -124,7 +124,7 @@ class CronPartitionTimetable(HasTicks):
         return None if date is None else DataInterval(date, self.after(date) or date)
 
     def _run_of(self, date: datetime) -> datetime:
-        """Return the instant of the run for the partition that starts at `date`. If there is no such run: `date`."""
+        """Return the instant of the run for the partition that starts at `date`, or `date` if there is no such run."""
         return self._moved(date, -self._offset) or date
 
     def _moved(self, moment: datetime, steps: int) -> datetime | None:

@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class DeltaDataIntervalTimetable(Timetable):
     """Consecutive data intervals of the length `delta`, and a run at the end of each interval.
 
-    - With catch-up, the intervals begin at the DAG's start. A DAG without a start never runs.
+    - With catch-up, the intervals begin at the DAG's start. A DAG without a start gets no first run.
     - Without catch-up, the intervals are counted from 1970. The first run covers the last interval that has ended.
 
     Raises:

@@ -28,7 +28,7 @@ class DeltaTriggerTimetable(Timetable):
     """A run at the DAG's start, or at once if it has no start. Each further run comes `delta` after the run before it.
 
     `DAG(schedule=timedelta(hours=1))` means this timetable, as in Airflow 3. Without catch-up, one run replaces all
-    runs that were missed, for instance during a pause. This run is due at once, and `delta` counts from it.
+    runs that were missed, for instance during a pause. The run is due at once, and `delta` counts from this run.
 
     Args:
         interval: The length of the data interval before each run.

@@ -132,7 +132,7 @@ class Broker:
         return self._by_event[id(event)]
 
     def connect(self, owner: Owner) -> Session:
-        """Open a session. It reads all lanes, or some of them if lanes are shared, from their committed positions."""
+        """Open a session that reads from the committed positions: some of the lanes if lanes are shared, else all."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
         self._members.append(session)
@@ -300,7 +300,7 @@ class Session(Consumer):
     def take(self) -> Delivery | None:
         """Return a redelivery that is due, or else the next message of a lane drawn at random.
 
-        None: no message is due, or the chosen message is done already. In the latter case, another message may be due.
+        None: no message is due, or the chosen message is done already. If it is done, another message may be due.
         """
         lanes = self.broker.lanes
         faults = self.broker.faults

@@ -217,7 +217,7 @@ class SimulatedProducer(SharedStreamProducer):
     def _position(self, delivery: Delivery) -> int:
         """Return the offset of the lane's first message that is not done.
 
-        Only messages that were done under this delivery's assignment of the lane count, see `Delivery.generation`.
+        Ignore messages that were done under an earlier assignment of the lane, see `Delivery.generation`.
         """
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position

@@ -131,10 +131,7 @@ class CatchingUpChecker:
         self._derived[at] = min(derived, self._derived.get(at, derived))
 
     def on_rejected(self, watcher: int, message: Message) -> None:
-        """Record that a catch-up filter has rejected a message.
-
-        If messages cannot be parked, the watcher stays at this message.
-        """
+        """Record that a catch-up filter has rejected a message."""
         self._rejected.add((watcher, message.key))
 
     def on_rejected_live(self, watcher: int, message: Message) -> None:
@@ -197,7 +194,7 @@ class CatchingUpChecker:
     def _came_later(self, watcher: int, message: Message) -> bool:
         """Whether the watcher joined after the message was done, and has a position past the message.
 
-        If the advance past the message was lost, the broker delivers the message again. This watcher need not get it.
+        Such a watcher need not get the message if the broker delivers it again, because the advance was lost.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -315,7 +312,7 @@ class CatchingUpChecker:
             self._stored_at[at] = self._next_number()
 
     def is_behind(self, watcher: int, message: Message) -> bool:
-        """Whether other messages of the queue's lane are stored for the watcher, which gets this message after them."""
+        """Whether other messages of the queue's lane are stored for the watcher, and must be read before this one."""
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
         )
@@ -353,7 +350,8 @@ class CatchingUpChecker:
                 return f"{stored.message} is stored for watcher {stored.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
-            # A recreated topic no longer has the messages before `starts[-1]`. The row may stay until the next message.
+            # A recreated topic no longer has the messages before `starts[-1]`. The row may stay until the topic's next
+            # message.
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
@@ -366,8 +364,8 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        If so, the position's row may stay until the lane's next message. For example, if a message has failed for all
-        watchers, the owner does not know whether the broker redelivers or dead-letters the message.
+        If so, the position's row may stay until the lane's next message. For example, the owner does not know whether
+        the broker redelivers or dead-letters a message that failed for all watchers.
         """
         if self.is_read_again(watcher, row):
             return False

@@ -40,8 +40,8 @@ class Violation(AssertionError):
 class Checker:
     """Records what happened, and the first violation.
 
-    The checker is called by models that the runtime calls, so the runtime would catch an error that the checker raises.
-    Therefore the supervisor raises the violation, before the next step.
+    The runtime calls the models, and the models call the checker. The runtime would catch an error of the checker, so
+    the supervisor raises the violation before the next step.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Checker:
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
         # A trigger may ack a message once all of the trigger's watchers have accepted the message. If another trigger
-        # failed the message, the broker redelivers it to all watchers, so one watcher that accepted it is enough.
+        # failed the message, one watcher is enough: the broker redelivers the message to all watchers anyway.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -174,7 +174,8 @@ class Checker:
     def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
         """Check an advance past a message that live filters have rejected.
 
-        For each of their watchers, the message must be parked, or the watcher must be behind, at the message or before.
+        For each watcher that rejected the message, the message must be parked, or the watcher must be behind at this
+        message or an earlier one.
         """
         catching_up, message = self.catching_up, delivery.message
         if not catching_up.sets_aside:

@@ -140,7 +140,7 @@ class LaneChecker:
     def pausing(self, lane: Hashable) -> Iterator[None]:
         """Check a call of `pause_lane`.
 
-        A second pause is allowed only if the lane has delivered a message since the first.
+        A second pause is allowed only if the lane has delivered a message since the first pause.
         """
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")

@@ -38,7 +38,7 @@ class ParkedChecker:
         self.has_one_stream = False
         """Whether there is only one stream.
 
-        With several streams, the service keeps only roughly to the bound on all parked bytes.
+        With several streams, the service may exceed the bound on all parked bytes a little.
         """
         self.has_room = False
         """Whether the bounds are too large to be reached."""
@@ -101,8 +101,7 @@ class ParkedChecker:
 
         Args:
             by: Identifies the catch-up. A new catch-up starts if the watcher's arguments change.
-            is_evidence: True if the filter yielded events for the probe or rejected it. If it skipped the probe, this
-                proves nothing.
+            is_evidence: True if the filter yielded events for the probe or rejected it. A skipped probe proves nothing.
         """
         self._failed[backlog] -= 1
         if is_evidence:
@@ -174,7 +173,8 @@ class ParkedChecker:
     def _check_evidence(self, row: ParkedRow) -> None:
         """Check that a parked message is hopeless (see `is_hopeless`), or has failed too often.
 
-        If it has failed too often, the watcher must also have passed a probe since it first got the message.
+        A message that failed too often may be parked only if the watcher has passed a probe since it first got the
+        message.
         """
         at = row.watcher, row.message
         if self._is_hopeless(*at):

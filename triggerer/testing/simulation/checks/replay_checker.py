@@ -112,7 +112,7 @@ class ReplayChecker:
 
         Args:
             key: The part of the event's key that must be the key of a message.
-            reemit: The rest of the event's key. It must be empty, unless a replay re-emits the message.
+            reemit: The rest of the event's key, which must be empty unless a replay re-emits the message.
         """
         topic, *numbers = key.rsplit("/", 2)
         if len(numbers) != 2 or not all(map(str.isdigit, numbers)):

@@ -87,7 +87,7 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # Pairs of a watcher and a lane that it has not read to the end, because the store refuses a message's events.
+        # Pairs of watcher and lane. The watcher has not read the lane to its end, because the store refuses events.
         behind = {
             at
             for at, row in rows.items()
@@ -108,10 +108,10 @@ class RestChecker:
         behind: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Yield a description of each position's row that is left although the owner has advanced the broker past it.
+        """Yield a description of each position row that is left, although the owner has advanced the broker past it.
 
-        Advances before the row was added do not count: without a later advance, the row may stay until the lane's next
-        message.
+        An advance counts only if it came after the row was added. Without such an advance, the row may stay until the
+        lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)

@@ -38,7 +38,7 @@ class Pauses(Protocol):
 
 
 class SlowSubscriberChecker:
-    """Records, for each group, since when a subscriber's unresolved messages have paused the stream or a lane.
+    """Checks for how long a subscriber's unresolved messages pause the stream or a lane.
 
     This checker reads the unresolved messages from the runtime's own ledger. Checks of other rules verify the ledger.
     """

@@ -105,7 +105,7 @@ class SimulatedLeaseQueries:
 
 
 class SimulatedMarkQueries:
-    """The queries of one host on marks. They find none, because the simulated brokers store no mark with a position."""
+    """The queries of one host on marks. No mark is found, because the simulated brokers store none."""
 
     async def renew_marks(
         self, session: Transaction, fences: Iterable[Fence], renewed: Iterable[Fence]
@@ -132,9 +132,9 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         stored = _stored_backlogs(session, digests, are_replayed=True)
-        # Read replay requests before positions, as the real code does. In the other order, a request that is carried
-        # out between the two reads would be missed: the positions are read before they are set, and the requests are
-        # read after this request is gone.
+        # Read replay requests before positions, as the real code does. Carrying out a request sets positions and
+        # deletes the request. In the other order, a request carried out between the two reads would be missed: the
+        # positions would be old, and the request gone.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)

@@ -66,7 +66,7 @@ class Poison:
         return not self.are_over or (self._lasts and self.is_incurable(watcher))
 
     def may_stay_at(self, watcher: int, message: Message) -> bool:
-        """Whether a watcher may stay at a poison message for ever, because no probe can prove that the watcher is well.
+        """Whether a watcher may stay at a poison message for ever, because no probe can show that the watcher is well.
 
         The probes are the later messages of the lane. If there are none, they are the first messages of the other
         lanes.
@@ -80,8 +80,8 @@ class Poison:
         if not others:
             firsts = (lane.messages[lane.starts[-1] :][:1] for lane in lanes)
             others = [first for found in firsts for first in found if first.lane != message.lane]
-        # A message is tried as a probe only once. A message that was tried proves nothing, because the watcher may have
-        # failed every message at that time.
+        # Each message is tried as a probe only once. A probe from a time when the watcher failed every message proves
+        # nothing.
         return all(
             self.was_tried(watcher, message.lane, other) or not self._is_evidence(watcher, other)
             for other in others

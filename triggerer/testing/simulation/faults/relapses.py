@@ -52,8 +52,8 @@ class RelapsingWorld(Protocol):
 class Relapses:
     """Makes watchers fall behind, and replaces their arguments when they have just caught up.
 
-    This provokes a race: the stream's owner reads a watcher's position again while a transaction is about to delete it.
-    The object survives restarts of the simulated process.
+    The new arguments make the stream's owner read the watcher's position while a transaction is about to delete this
+    position. The object survives restarts of the simulated process.
     """
 
     def __init__(self, world: RelapsingWorld) -> None:

@@ -100,8 +100,8 @@ class Broadcasts:
     def fails_too(self, delivery: Delivery) -> bool:
         """Whether this message fails too, because an earlier message of the lane failed for all watchers.
 
-        A message fails too if it was outstanding or pulled when the advance with the failed message returned. The first
-        message that is broadcast afterwards fails too, because it may have been pulled by then.
+        A message fails too if it was outstanding or pulled when the failed message's advance returned. So may the first
+        message that is broadcast afterwards: it may have been pulled before the advance returned.
         """
         at = lane_of(delivery)
         is_outstanding = any(
@@ -112,7 +112,7 @@ class Broadcasts:
         return is_outstanding or is_first or delivery.was_behind_failed
 
     def may_come_again(self, delivery: Delivery) -> bool:
-        """Whether the owner must expect a redelivery, because an earlier message of the lane has failed.
+        """Whether this message may be redelivered, because an earlier message of the lane has failed.
 
         The owner does not know whether the broker redelivers or dead-letters the failed message.
         """

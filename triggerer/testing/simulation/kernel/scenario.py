@@ -94,8 +94,8 @@ def has_outages(scenario: Scenario) -> bool:
 def has_instant_answers(scenario: Scenario) -> bool:
     """Whether broker, store and filters answer at once: in a tenth of the seeds with a log and without outages.
 
-    Actions that are far apart in other seeds then fall into one turn of the event loop. Messages arrive in floods, and
-    few may be outstanding at once.
+    In these seeds, many actions fall into one turn of the event loop. Messages arrive in floods, and few may be
+    outstanding at once.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
@@ -176,8 +176,8 @@ def has_shared_triggers(scenario: Scenario) -> bool:
     """
     is_other = has_outages(scenario) or has_poison(scenario)
     is_possible = scenario.is_acknowledged and not is_other
-    # The lower bound excludes a seed whose draw is below 1/30. This seed finds a planted bug that no other seed finds,
-    # but only without shared triggers.
+    # One of the planted bugs is found by a single seed, and only without shared triggers. This seed's draw is below
+    # 1/30, so the lower bound excludes the seed.
     return is_possible and 1 / 30 <= random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
 
 
@@ -210,6 +210,6 @@ def sizes_of(seed: int, what: str) -> random.Random:
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether a single queue has one lane, so that most steps go to backlogs: in two of five seeds with a queue."""
+    """Whether one queue with one lane makes most steps go to backlogs: in two of five seeds with a queue."""
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4

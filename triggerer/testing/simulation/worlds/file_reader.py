@@ -148,8 +148,8 @@ class FileReader:
                 world.declare(file.stream, file.declared)
                 changed.add(key)
         for key in new:
-            # Several files may declare a new stream. Its first message must go to the watchers of all files seen up to
-            # now.
+            # Several files may declare a new stream. The stream's first message must go to the watchers of all files
+            # that were seen up to now.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:

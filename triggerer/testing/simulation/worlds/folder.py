@@ -135,7 +135,7 @@ def _is_message(kind: type) -> bool:
 def _kinds_read(cls: type[BaseEventTrigger]) -> tuple[type, ...]:
     """Return the classes of raw events that the filter's annotation names.
 
-    The result is empty if there is no annotation, or if it allows any class.
+    The result is empty if the filter has no annotation, or if the annotation allows any class.
     """
     filtering = cls.filter_shared_stream
     try:

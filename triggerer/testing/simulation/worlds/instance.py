@@ -59,7 +59,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # Raises an error if the trigger's class was not loaded. The loaded class is only a placeholder, see `_load`.
+        # Call this only for its error if the class was not loaded. The loaded class is a placeholder, see `_load`.
         self.prepared.loaded_class()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
@@ -321,7 +321,7 @@ class Instance:
         return list(self._leased_streams.values())
 
     def record_end(self, fence: Fence) -> None:
-        """Record that the instance stops a stream. It may start the stream again if it cannot release the lease."""
+        """Record that the instance stops a stream. If its lease cannot be released, the stream may start again."""
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
@@ -345,7 +345,7 @@ class Instance:
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
         """Check that an instance has a reason to release these streams (L4).
 
-        The instance owns more than its share of the streams, or the number of each stream's triggers has changed.
+        Reasons: the instance owns more than its share of the streams, or a stream's number of triggers has changed.
         """
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:

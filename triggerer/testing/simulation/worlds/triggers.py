@@ -46,7 +46,7 @@ current_leased_stream: ContextVar[LeasedStream] = ContextVar("current_leased_str
 
 
 class SimulatedTrigger(BaseEventTrigger):
-    """A mix-in for a trigger's class. It reads from the model of the broker, and injects faults into the filter."""
+    """A mix-in that makes a trigger read from the model of the broker, and injects faults into the trigger's filter."""
 
     leased: ClassVar[LeasedStream]
     original: ClassVar[type[BaseEventTrigger]]

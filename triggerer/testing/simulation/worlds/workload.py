@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Workload:
-    """Ends the runs during the life of one process, and emits events.
+    """Ends runs and emits events, during the life of one process.
 
     Args:
         longest_run_s: The length of the longest run, in seconds.

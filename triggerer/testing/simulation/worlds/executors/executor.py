@@ -94,7 +94,7 @@ class Worker:
     def start(self) -> None:
         """Begin the attempt, when the process has started.
 
-        If the guard has ended, its pipe is closed, so the process ends at once.
+        If the guard has ended, the process ends at once, because the guard's pipe is closed.
         """
         timeline = self.executor.timeline
         if self.is_killed or self.guard.has_ended:
@@ -275,8 +275,8 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # No worker executes these runs, because this executor is still writing their results. If a result is from
-            # an older attempt, the run's current attempt is lost. Only another sweep finds the lost attempt.
+            # This executor is still writing results of these runs, so the sweep did not queue them again. If a result
+            # is from an older attempt, nothing executes the current attempt. Only a later sweep can queue such a run.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:

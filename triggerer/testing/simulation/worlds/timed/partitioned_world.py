@@ -38,8 +38,8 @@ class PartitionedWorld(TimedWorld):
         Raises:
             Violation: A promise was broken.
         """
-        # The product divides at most `MOST_EVENTS` events among partition keys at once. No seed has that number of
-        # events, so use a lower bound.
+        # The product divides at most `MOST_EVENTS` events among partition keys at once. No seed has that many events,
+        # so reduce the constant.
         module = cast("Any", dividing)
         before, module.MOST_EVENTS = module.MOST_EVENTS, self._most_divided
         try:
@@ -48,7 +48,7 @@ class PartitionedWorld(TimedWorld):
             module.MOST_EVENTS = before
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """Draw some events. Each is the id of its asset, and its partition key."""
+        """Draw some events, as pairs of an asset's id and a partition key."""
         assets = sorted(self.store.asset_ids.values())
         number = self.random.randint(1, 5)
         return [(self.random.choice(assets), self.random.choice(self._keys)) for _ in range(number)]

@@ -169,9 +169,8 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # A run was created too early, because a host's clock was ahead. Once the run is due, it is the last run
-                # for this check. But the scheduler does not call the timetable again then, so use only the stored
-                # answer.
+                # A run was created too early, because a host's clock was ahead. As soon as the run is due, it is `last`
+                # here. But the scheduler does not call the timetable again at that time, so use only the stored answer.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
@@ -218,8 +217,8 @@ class TimeChecker:
 def _moment_of(dag: Dag, run: Run) -> datetime:
     """Return the time for which the timetable planned a run.
 
-    For a schedule on assets and time, `run_after` is the time of the run's creation. If the clock was set back since,
-    this time lies in the future. So the end of the run's interval counts if it is earlier.
+    For a schedule on assets and time, `run_after` is the time when the run was created. This time lies in the future if
+    the clock was set back since. So return the end of the run's interval if it is earlier.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)

@@ -116,7 +116,7 @@ class TimedWorld:
         return draw_change(self.random, dag)
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """Draw the events of one call of `Workload.emit`. Each is the id of its asset, and its partition key."""
+        """Draw the events of one call of `Workload.emit`, as pairs of an asset's id and a partition key."""
         assets = [self.store.asset_ids[asset.name] for asset in self.assets]
         return [(self.faults.random.choice(assets), None)]
 
@@ -213,7 +213,7 @@ class TimedWorld:
             if now > _FAULTS_S + _UNTIL_IDLE_S:
                 raise Violation("L2", f"{_UNTIL_IDLE_S:.0f} s after the last fault {due}")
             return
-        # A key of `due` contains the DAG's number of runs. So each new run of the DAG restarts the waiting time.
+        # A new run changes the DAG's keys in `due`, which contain its number of runs. So the waiting time starts again.
         self._due_since = {one: self._due_since.get(one, now) for one in due}
         for one, since in self._due_since.items():
             if now > since + _BOUND_S:
