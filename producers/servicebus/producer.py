@@ -222,7 +222,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no `dead_letter_queue`, or we may not send there.
-            BrokerUnavailable: The lock was lost, so the message comes again. Or it is unknown whether the copy was sent.
+            BrokerUnavailable: The lock is lost, and the message comes again. Or the copy may not have been sent.
         """
         delivery = self._find(event)
         if delivery is not None and not self._entity.is_dead_letter_queue:
