@@ -64,7 +64,7 @@ _known_pattern: re.Pattern[str] | None = None
 
 
 def is_secret_key(key: str) -> bool:
-    """Return whether the key's value is a secret, as for `fs.azure.account.key.x.net` or `ssl_keyfile_password`."""
+    """Return whether the key's value is a secret. Examples: `fs.azure.account.key.x.net`, `ssl_keyfile_password`."""
     return _SECRET_KEY.search(key) is not None and _NO_SECRET.search(key) is None
 
 

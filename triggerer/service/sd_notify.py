@@ -72,7 +72,7 @@ class SystemdNotifier:
 
     @asynccontextmanager
     async def serving(self, status: str) -> AsyncIterator[None]:
-        """Report the service as ready and ping the watchdog within the block; report it as stopping at the end."""
+        """Report the service as ready, and ping the watchdog until the end of the block. Then report it as stopping."""
         async with anyio.create_task_group() as tasks:
             if not self._is_stopping:
                 self._tell(READY="1", STATUS=status)

@@ -61,7 +61,7 @@ class Bucket:
     async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
         """Write an object from chunks of `CHUNK_BYTES`; the last chunk may be smaller.
 
-        One chunk at a time is in memory. After an error or a cancellation, the object is either complete or as it was
+        Only a few chunks are in memory at a time. After an error or a cancellation, the object is either complete or as it was
         before the call.
 
         Raises:

@@ -75,7 +75,7 @@ class FileStates:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def recall(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the file states in `told`, which earlier processes of this worker saw.
+        """Remember the file states in `told`, which earlier processes of this worker saw.
 
         Their times are valid in this process, because the processes on a machine share one monotonic clock.
         """

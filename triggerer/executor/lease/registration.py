@@ -54,7 +54,10 @@ class LeaseHolder(Protocol):
         """
 
     def mark_lease_acquired(self, guard: LeaseGuard) -> None:
-        """Continue, because the lease is new or was renewed. Processes that start now must die with the guard."""
+        """Start runs from now on. Processes that start now must die with the guard.
+
+        Called once for each guard: at the start, after a lost lease, or after the death of the lease's guard.
+        """
 
 
 class InstanceQueries(Protocol):

@@ -1,5 +1,6 @@
-"""Reads values with a schema in a registry: Avro, JSON Schema and Protobuf, in Confluent's wire format.
+"""Reads values in Confluent's wire format, whose schema is in a registry: Avro, JSON Schema and Protobuf.
 
 Triggers use `decoding`, which looks schemas up in `registry`. For each schema, `avro`, `json_schema` or `protobuf`
-makes a reader. These three modules need `triggerer[schema-registry]`, and are imported at the first message.
+makes a reader. These three modules need `triggerer[schema-registry]`. A trigger imports its module at the first
+message.
 """

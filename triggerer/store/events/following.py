@@ -130,8 +130,8 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
         return
     now = (await database_now(session)).timestamp()
     seconds = window.total_seconds()
-    # Once a mark is as old as the window, its id is settled. New marks are at least a quarter of the window apart, so
-    # that the cursor contains only a few marks.
+    # Once the time of a mark is `window` ago, its id is settled. Marks are at least a quarter of the window apart, so that
+    # the cursor contains only a few marks.
     if not state.marks or now - state.marks[-1][0] >= seconds / 4:
         state.marks.append((now, state.until))
     settled = [top for at, top in state.marks if at <= now - seconds]

@@ -160,7 +160,9 @@ async def list_task_runs(
     limit: int = 0,
     after: tuple[datetime | None, str] | None = None,
 ) -> list[TaskRunView]:
-    """Return the tasks of a run: first the started tasks, sorted by start time, then the other tasks.
+    """Return the tasks of a run: first the started tasks, sorted by start time, then the tasks that were never started.
+
+    A task that still waits is not in the list.
 
     Args:
         limit: 0 means all.

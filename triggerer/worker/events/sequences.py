@@ -66,12 +66,12 @@ EventRow: TypeAlias = dict[str, Any]
 
 
 class _PagedReader:
-    """Reads a sequence page by page from one of its ends, and caches recent pages.
+    """Reads a sequence page by page, and caches the pages that were used last.
 
     Args:
         fetch: Returns the rows of one page. Its arguments are the fields of `triggerer.store.events.run_events.Page`,
             except `last_id`.
-        newest_first: True: the reading begins at the newest event, which has the index 0.
+        newest_first: True: the newest event has the index 0.
     """
 
     def __init__(self, fetch: Callable[..., list[EventRow]], *, newest_first: bool) -> None:

@@ -110,7 +110,7 @@ class PlanningObserver(Protocol):
     """Observes transactions on DAGs and their runs, and records broken promises."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """Called when a statement creates a run. `read_at` is when the run's DAG was read; None if it was not read."""
+        """Called when a statement creates a run. `read_at` is when this transaction read the DAG; None: it did not."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         """Called when a run commits, just before it is added to the store's runs."""
