@@ -1,7 +1,7 @@
 """SQS: JSON files that land in a bucket of S3 become Parquet, at most one run an hour.
 
-The bucket's notifications go to the queue `landing`, directly, through SNS or from EventBridge. To try the watcher
-without a bucket, send a notification yourself. The run then finds no file:
+The bucket sends notifications to the queue `landing`: directly, through SNS or through EventBridge. To try the watcher
+without a bucket, send a notification yourself (the run will find no file):
 
     aws --endpoint-url http://localhost:9324 sqs create-queue --queue-name landing
     aws --endpoint-url http://localhost:9324 sqs send-message --queue-url http://localhost:9324/000000000000/landing \
