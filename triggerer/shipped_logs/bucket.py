@@ -61,8 +61,8 @@ class Bucket:
     async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
         """Write an object from chunks of `CHUNK_BYTES`; the last chunk may be smaller.
 
-        Only a few chunks are in memory at a time. After an error or a cancellation, the object is either complete or as it was
-        before the call.
+        Only a few chunks are in memory at a time. After an error or a cancellation, the object is either complete or as
+        it was before the call.
 
         Raises:
             BucketError: S3 refuses, or does not answer.

@@ -130,7 +130,7 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
         return
     now = (await database_now(session)).timestamp()
     seconds = window.total_seconds()
-    # Once the time of a mark is `window` ago, its id is settled. Marks are at least a quarter of the window apart, so that
+    # Once the time of a mark is `window` ago, its id is settled. Marks are at least a quarter of the window apart, so
     # the cursor contains only a few marks.
     if not state.marks or now - state.marks[-1][0] >= seconds / 4:
         state.marks.append((now, state.until))

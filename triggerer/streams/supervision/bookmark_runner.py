@@ -57,8 +57,8 @@ async def run_from_bookmark(
         async for batch in batches:
             events, value = _checked(batch, name)
             encoded = _encode(value)
-            # While the service is stopping, the limit is zero. `wait_for_room` then waits until it is cancelled, so nothing
-            # new is stored.
+            # While the service is stopping, the limit is zero. `wait_for_room` then waits until it is cancelled, so
+            # nothing new is stored.
             await pending.wait_for_room()
             answer = _Answer(pending)
             change = BookmarkChange(

@@ -91,7 +91,7 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             if outcome.failed or not (outcome.acked or outcome.rejected):
                 # If no watcher failed at this very line, its failure does not count.
                 file.failures += 1 if outcome.blames_event else 0
-                if file.failures != self._max_deliveries:
+                if self._max_deliveries is None or file.failures < self._max_deliveries:
                     file.read = file.committed
                     file.delivery += 1
                     break
