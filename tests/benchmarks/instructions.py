@@ -36,9 +36,9 @@ _WARM_UP: Final = 30
 _IDLE_S: Final = 20
 _SETTLE_S: Final = 2
 
-# The service's process runs this code first, because Valgrind lacks two things:
-# - pidfd_open(): the replacement never reports the end of a process. No process ends during the measurement.
-# - child processes: the replacement of Popen starts each worker under a valgrind of its own.
+# The service's process runs this code first:
+# - Valgrind lacks pidfd_open(). The replacement never reports the end of a process, and no process ends here.
+# - Valgrind does not follow child processes. The replacement of Popen starts each worker under its own Valgrind.
 _SHIM: Final = """
 import os, subprocess, sys
 

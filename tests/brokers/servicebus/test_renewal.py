@@ -129,7 +129,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.count(30)
         before = {one.payload.link for one in driver.deliveries}
         with anyio.fail_after(60):
-            # The test needs messages that come again by another link. Chance decides about the link, so try until then.
+            # Repeat until a message comes by another link. The link is random.
             while {one.payload.link for one in driver.deliveries} <= before:
                 queue.order("detach", condition="amqp:link:detach-forced", description="updated")
                 queue.order("expire_locks")

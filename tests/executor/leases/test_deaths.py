@@ -206,10 +206,7 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot keeps a dead worker until the slot's next run. By then, the worker's pid may belong to another process.
-
-    So the worker's group must be killed before the worker is reaped.
-    """
+    """Once a worker is reaped, its pid may belong to another process. So its group must be killed before that."""
     setup = {
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),

@@ -630,9 +630,9 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
-    """An earlier version stored the message as part of the watcher's backlog (`kept`).
+    """An earlier version put the message into the watcher's backlog (`kept`).
 
-    A moved watcher then received the message in its new stream. A deleted watcher's message was never seen again.
+    So a moved watcher received the old stream's message, and the message of a deleted watcher was lost.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")

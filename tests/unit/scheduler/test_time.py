@@ -188,7 +188,7 @@ def test_paused_over_fires_and_resumed_there_is_one_run_at_most_and_then_the_com
 def test_a_fire_that_was_missed_while_no_scheduler_ran_is_made_late(
     host: time_machine.Traveller,
 ) -> None:
-    """The timetable looks only ahead. So the scheduler must use the answer that the timetable gave before the fire."""
+    """The timetable returns only future times. So at nine, the scheduler must still know the earlier answer: six."""
     dag = Dag(host, OnTime(AT_SIX), start=MIDNIGHT)
     assert dag.run(MIDNIGHT) == []
     assert dag.run(MIDNIGHT + 9 * HOUR) == [MIDNIGHT + 6 * HOUR]

@@ -351,8 +351,7 @@ async def test_where_all_others_are_behind_one_that_hangs_costs_its_message_no_d
     kind: type[Watching],
     bounds: dict[str, int],
 ) -> None:
-    """No sibling waits for "slow", because "well" is behind. If "slow" fell behind too, its message would fail for all,
-    again and again."""
+    """If "slow" fell behind too, its message would have failed for all watchers, and the broker would redeliver it."""
     monkeypatch.setattr(any_scene, "watcher", lambda name: kind(any_scene.name, name))
     sink = Sink()
     first, *others = texts(0)

@@ -466,7 +466,7 @@ class ManyLanesScene(Scene):
 
 @pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
-    """In an earlier version, the watcher's waiting lanes were delayed by a wait in each of its empty lanes."""
+    """An earlier version waited in each empty lane, so it was late in the lanes that had messages."""
     scene, sink = ManyLanesScene(), Sink()
     scene.fails["sick"] = lambda event: event == "poison"
     scene.publish("poison", lane=0)

@@ -11,7 +11,7 @@ def row(id_: int) -> StoredMessage:
 
 
 def given(kept: StoredLane) -> int | None:
-    """Hand the first message to the filter from memory, and begin to store it; return what `begin_storing` returns."""
+    """Hand a message to the filter from memory, and begin to store it."""
     kept.handed_to = 1
     kept.in_flight_keys.add("key 1")
     return kept.begin_storing(0, "key 1")
