@@ -4,11 +4,10 @@
 
 TREE is a checkout of an earlier commit. It is compared with the checkout that runs this module.
 
-Between two starts of the same code, the processor time of a message differs by 10 %, and the number of instructions by
-1 %. The number does not contain the kernel's instructions, and does not show cache misses.
+Between two starts of the same code, the processor time of a message differs by 10 %, but the number of instructions
+only by 1 %. The kernel's instructions and cache misses do not count.
 
-The benchmark needs Debian's package `valgrind`. Valgrind makes the service about fifty times slower, so the rate is
-low. The benchmark subtracts the instructions of an idle service in an equal time.
+The benchmark needs Debian's package `valgrind`. It makes the service about fifty times slower, so the rate is low.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
-The whole service runs, with a DAG whose runs use the events and end at once. The measurement lasts from the first group
-commit to the last, so the start does not count.
-
-The service and the parts are measured alternately, several times, because a machine's speed changes within minutes.
+The whole service runs, with a DAG whose runs use the events and end immediately. The measurement lasts from the first
+group commit to the last. The service and the parts take turns, because a machine's speed changes within minutes.
 """
 
 from __future__ import annotations

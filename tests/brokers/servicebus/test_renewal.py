@@ -23,7 +23,6 @@ from triggerer.testing.conformance.resolutions import acked, failing_once, gated
 async def test_a_filter_that_takes_long_loses_nobodys_messages(
     request: pytest.FixtureRequest, computes: bool, of: str
 ) -> None:
-    """A filter waits for 3.5 lock periods, or blocks the event loop for 1.5. No message comes twice."""
     queue: Queue = request.getfixturevalue(of)
     values = [f"m{number}" for number in range(20)]
     values.insert(10, "slow")
@@ -86,7 +85,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
     request: pytest.FixtureRequest, of: str
 ) -> None:
-    """Service Bus delivers a message again whenever its lock is lost. The watcher must not get it again."""
+    """Service Bus delivers a message again whenever its lock is lost."""
     queue: Queue = request.getfixturevalue(of)
     queue.order("refuse_renewals", refuse=True)
     values = [f"m{number}" for number in range(20)]

@@ -626,10 +626,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor believes that the run's executor is dead, and queues the run.
-
-    The run's executor then claims the run again.
-    """
+    """Another executor believes that this executor is dead, and queues the run. Then this executor claims it again."""
     house = any_house
     await house.add_dag(
         "notes",

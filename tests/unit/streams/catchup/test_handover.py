@@ -220,8 +220,7 @@ async def test_failures_are_stored_of_a_message_behind_places_without_one() -> N
 
 
 async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
-    """The watcher reads the last message from the lane tail, which does not contain the positions after that
-    message."""
+    """The lane tail has only messages, so the watcher never reads up to the log's end, which is such a position."""
     scene, sink = MarkedScene(), Sink()
     scene.gates["well", "a"] = anyio.Event()
     context = RuntimeContext(sink, sink, settings=RuntimeSettings(max_outstanding=2))

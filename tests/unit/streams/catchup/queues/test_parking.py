@@ -211,7 +211,7 @@ async def test_at_a_bound_the_lane_waits(scene: Scene) -> None:
 async def test_later_messages_of_a_waiting_lane_are_not_derived_with_each_attempt(
     scene: Scene,
 ) -> None:
-    """While a lane waits at a message, each attempt gives the filter this message only (the simulation's seed 254)."""
+    """Found by the simulation's seed 254."""
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
@@ -252,9 +252,9 @@ class AnsweringLate(Sink):
 
 
 def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
-    """Return a watcher's position before "a" and "b", which the broker has already advanced past.
+    """Publish "a" and "b", advance the broker past them, and return the watcher's position before them.
 
-    There is no room to park a message.
+    The store has no room to park a message.
     """
     sink.is_full_of_parked = True
     scene.publish("a", "b")

@@ -18,7 +18,7 @@ def given(kept: StoredLane) -> int | None:
 
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
-    """In the simulation's seed 473, the row waited for room in the store, and was then neither read nor deleted."""
+    """The message passed before its row was stored. In seed 473, the row was then neither read nor deleted."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.mark_passed("key 1")
