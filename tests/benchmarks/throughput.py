@@ -111,7 +111,7 @@ def _measure(scene: Scene, store: Store, case: Case, topic: str) -> Row:
 
 
 def _middle(rounds: Sequence[Row]) -> Row:
-    """Return the round whose value `of parts` is the median, with a column that shows this value for all rounds."""
+    """Return the round with the median of `of parts`. A further column shows `of parts` of each round."""
     of_parts = [row["of parts"] for row in rounds]
     row: Row = {}
     for name, value in rounds[of_parts.index(median_low(of_parts))].items():

@@ -666,7 +666,7 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
 async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
-    """The old stream's owner may not know yet that the watcher has moved. Lanes of both queues may share a name."""
+    """The old stream's owner may not know yet that the watcher has moved, and may have a lane of the same name."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await _move(database, 1, other)

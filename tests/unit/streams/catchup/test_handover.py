@@ -220,7 +220,7 @@ async def test_failures_are_stored_of_a_message_behind_places_without_one() -> N
 
 
 async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
-    """The lane tail has only messages, so the watcher never reads up to the log's end, which is such a position."""
+    """The lane tail has only messages. The log ends with positions without a message, which nothing reads."""
     scene, sink = MarkedScene(), Sink()
     scene.gates["well", "a"] = anyio.Event()
     context = RuntimeContext(sink, sink, settings=RuntimeSettings(max_outstanding=2))

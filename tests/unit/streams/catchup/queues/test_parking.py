@@ -265,7 +265,7 @@ def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
 async def test_a_lane_waits_at_a_refused_message_although_its_watcher_had_caught_up_before(
     scene: Scene,
 ) -> None:
-    """After the refusal the watcher is behind again. Each attempt reads only the refused message (seed 118)."""
+    """Found by the simulation's seed 118."""
     sink = AnsweringLate()
     positions = at_first(scene, sink)
     async with hosting(scene, sink, "sick", positions=positions) as (_, sick):
