@@ -102,8 +102,7 @@ def _no_handlers_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_known_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what an earlier test left in this process: the configuration that `get_connection` read at its first call,
-    and the variable that names the configuration file, which a service sets."""
+    """Forget the configuration that `get_connection` read for an earlier test, and the variable that names its file."""
     monkeypatch.setattr("triggerer.abc._resolve_connection", None)
     # After `setenv`, pytest also removes a value that the test itself sets.
     monkeypatch.setenv(CONFIG_VARIABLE, "")

@@ -72,8 +72,7 @@ def is_quick(test: Test) -> bool:
         return False
     if path in ON_POSTGRESQL:
         return True
-    # A test uses PostgreSQL by a server's fixture, or by the fixture `database`. The parameter of `database` for
-    # PostgreSQL adds the mark `postgresql`.
+    # A test uses PostgreSQL through a server's fixture, or through `database`, which adds the mark `postgresql`.
     servers = {"postgres_server", "durable_postgres_server"} & set(test.fixturenames)
     return not servers and not test.get_closest_marker("postgresql")
 

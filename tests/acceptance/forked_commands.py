@@ -1,7 +1,6 @@
 """Runs commands and services in forks of a process that has already imported their modules.
 
-Imports cost most of the processor time of a command, and a test session starts hundreds of commands. Each fork still
-has its own arguments, directory, environment and output. Tests that need a new process do not use this module.
+Imports cost most of the processor time of a command, and a test session starts hundreds of commands.
 
 `python -m tests.acceptance.forked_commands` is the process that forks. Each line of its standard input is a request in
 JSON. Each line of its output is an answer: the exit code of a command, or the process id of a service.
@@ -127,8 +126,7 @@ class ForkedService:
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("triggerer", timeout or 0)
-            # Another process is the service's parent and waits for it. `poll` looks for the file that this parent
-            # writes.
+            # The service is not a child of this process, so `poll` looks for the file with the exit code.
             time.sleep(0.005)
         return code
 

@@ -104,7 +104,7 @@ def newest(client: httpx.Client) -> int:
 
 
 def late(client: httpx.Client, after: int, to: int) -> list[float]:
-    """Return the sorted delays of the events of the ticks (numbered messages) from `after` + 1 to `to`, in seconds.
+    """Return the sorted delays, in seconds, of the events of ticks `after` + 1 to `to`. A tick is a numbered message.
 
     Raises:
         KeyError: A tick has no event.

@@ -8,8 +8,8 @@ segments:
 - five pages are open and listen for changes;
 - clients with the lowest priority request the lists of a page 50 times a second.
 
-`--burn-ms 9` shows the cost of any other busy process: instead of the clients, a process with the lowest priority uses
-9 ms of processor time 50 times a second. The API and its clients use about as much.
+With `--burn-ms 9`, a process with the lowest priority uses 9 ms of processor time 50 times a second, instead of the
+clients. The API and its clients use about as much, so this is the cost of any busy process.
 """
 
 from __future__ import annotations

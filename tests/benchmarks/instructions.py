@@ -4,11 +4,10 @@
 
 TREE is a checkout of an earlier commit. It is compared with the checkout that runs this module.
 
-Between two starts of the same code, the processor time of a message differs by 10 %, and the number of instructions by
-1 %. The number does not contain the kernel's instructions, and does not show cache misses.
+Between two starts of the same code, the processor time of a message differs by 10 %, but the number of instructions
+only by 1 %. The kernel's instructions and cache misses do not count.
 
-The benchmark needs Debian's package `valgrind`. Valgrind makes the service about fifty times slower, so the rate is
-low. The benchmark subtracts the instructions of an idle service in an equal time.
+The benchmark needs Debian's package `valgrind`. It makes the service about fifty times slower, so the rate is low.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _WARM_UP: Final = 30
 _IDLE_S: Final = 20
 _SETTLE_S: Final = 2
 
-# The service's process runs this code first, because Valgrind lacks two things:
-# - pidfd_open(): the replacement never reports the end of a process. No process ends during the measurement.
-# - child processes: the replacement of Popen starts each worker under a valgrind of its own.
+# The service's process runs this code first:
+# - Valgrind lacks pidfd_open(). The replacement never reports the end of a process, and no process ends here.
+# - Valgrind does not follow child processes. The replacement of Popen starts each worker under its own Valgrind.
 _SHIM: Final = """
 import os, subprocess, sys
 

@@ -1,7 +1,7 @@
 """Latency at a steady rate: from a message to its committed event, its queued run, and the advance at the broker.
 
 This process sends the messages with aiokafka (linger 0), without waiting for earlier messages (an open loop). A latency
-begins when the client gets the message. `stamped_service` records when it ends. All runs end at once.
+begins when the client gets the message. `stamped_service` records when it ends. Each run ends immediately.
 """
 
 from __future__ import annotations

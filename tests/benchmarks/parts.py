@@ -1,7 +1,6 @@
-"""Measures how fast each part of the service works alone, with the same messages: a limit for the whole service.
+"""Measures how fast each part of the service works alone. The service cannot be faster than its parts.
 
-A measurement runs the shortest program that does the part's work, in one process, with uvloop as in the service. Only
-the broker and the database run beside it.
+For each part, the shortest program that does its work runs in one process, with uvloop as in the service.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ and 4 schedulers, the benchmark measures two things at the same time, for `--sec
   missed hours;
 - the time from the commit of an event until the wake-up that announces its queued run, p50 and p99. Aim: p99 < 100 ms.
 
-The store has `--dags` DAGs in total, `--assets` assets, and `--old-events` earlier events, of which 10,000,000 take ten
-minutes to insert.
+The store has `--dags` DAGs in total, `--assets` assets, and `--old-events` earlier events.
 """
 
 from __future__ import annotations

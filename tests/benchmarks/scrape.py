@@ -1,8 +1,8 @@
 """The cost of a scrape of the metrics under full load: `python -m tests.benchmarks.scrape`.
 
-The runtime alone processes messages as fast as it can, alternately without scrapes and with a scrape each second
-(usual: every 15 s). The cost of the scrapes is the difference in the processor time of all threads. At the end the
-benchmark prints the time of one scrape for up to 20,000 lanes.
+The runtime alone processes messages as fast as it can, alternately without scrapes and with a scrape each second. The
+difference in the processor time is the cost of the scrapes. At the end the benchmark prints the time of one scrape for
+up to 20,000 lanes.
 """
 
 from __future__ import annotations

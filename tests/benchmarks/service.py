@@ -88,9 +88,9 @@ class Service:
         return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)} if folders else None
 
     def stop(self) -> dict[str, Any]:
-        """Stop the service with SIGTERM, and return the stamps that it wrote; empty if it wrote none.
+        """Stop the service with SIGTERM, and return the instants that it recorded; empty if it recorded none.
 
-        In the result, `queued` maps the primary key of each run to the instant at which the run was queued.
+        `queued` maps the primary key of each run to the instant at which the run was queued.
 
         Raises:
             RuntimeError: The service ended with an error. The message has the end of its log.

@@ -1,9 +1,7 @@
 """Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
-The whole service runs, with a DAG whose runs use the events and end at once. The measurement lasts from the first group
-commit to the last, so the start does not count.
-
-The service and the parts are measured alternately, several times, because a machine's speed changes within minutes.
+The whole service runs, with a DAG whose runs use the events and end immediately. The measurement lasts from the first
+group commit to the last. The service and the parts take turns, because a machine's speed changes within minutes.
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ def _measure(scene: Scene, store: Store, case: Case, topic: str) -> Row:
 
 
 def _middle(rounds: Sequence[Row]) -> Row:
-    """Return the round whose value `of parts` is the median, with a column that shows this value for all rounds."""
+    """Return the round with the median of `of parts`. A further column shows `of parts` of each round."""
     of_parts = [row["of parts"] for row in rounds]
     row: Row = {}
     for name, value in rounds[of_parts.index(median_low(of_parts))].items():

@@ -102,7 +102,7 @@ class TestFifoQueue(_OnAQueue):
     async def setup(self) -> None:
         await super().setup()
         self.stack = AsyncExitStack()
-        # The service counts the messages that are left, but not by group. The proxy sees which messages are deleted.
+        # ElasticMQ does not count the messages of each group, so a proxy records which messages are deleted.
         self.proxy = await self.stack.enter_async_context(open_sqs_proxy(self.server.endpoint))
 
     async def teardown(self) -> None:

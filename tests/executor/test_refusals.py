@@ -35,8 +35,7 @@ async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) ->
         result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
         await result_writer.written()
         assert (await house.tasks(pk))["t"].state == "failed"
-        # As if another executor had believed this executor to be dead, and had queued the run. Then this executor
-        # claimed the run again.
+        # Simulate that another executor queued the run again, and that this executor then claimed it.
         await house.change_run(pk, attempt=2, epoch=2)
         result_writer.submit_nowait(_ended(_order(pk, 2), "none"))
         end = RunEnd(RunState.SUCCESS, datetime.now(UTC))

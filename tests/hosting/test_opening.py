@@ -30,7 +30,7 @@ async def test_messages_that_waited_go_to_the_watchers_of_all_files(
     await set_closed(database, timedelta(hours=1))
     upstream.put(1, 2, 3)
     async with hosting(database):
-        # Once the host owns another stream, it has looked at all streams, and left the closed stream alone on purpose.
+        # When the host has opened another stream, it has looked at the closed stream too.
         other = Upstream(f"{upstream.name} other")
         await declare(database, "other", other, stream="other")
         other.put(1)

@@ -437,7 +437,6 @@ async def test_the_streams_of_a_dead_instance_are_taken_over_when_its_lease_has_
 async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watchers(
     database: Database, upstream: Upstream
 ) -> None:
-    """Two assets have equal triggers. One filter runs, and each asset gets an event."""
     await declare(database, "one", upstream)
     await declare(database, "two", upstream)
     async with database.transaction() as session:

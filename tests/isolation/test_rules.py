@@ -64,7 +64,6 @@ async def test_an_event_is_resolved_when_all_that_derives_from_it_is_stored(
 async def test_a_derived_event_belongs_to_the_open_event(
     isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
-    """The store refuses the derived event of one message. Only this message fails, although the filter is far ahead."""
     async with isolation, StreamHarness(persistence="manual", ack_timeout=60) as streams:
         one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put(*((number, "1") for number in range(5)))

@@ -1,9 +1,7 @@
 """Every screen of a large store with many troubles opens in time, and axe-core has no serious finding.
 
-The store has failing watchers, a paused stream, long queues, parked messages, and a run with thousands of events. It
-also has states that a running service would soon change.
-
-If `TRIGGERER_PICTURES` names a folder, the tests save a picture of every screen there.
+The store has failing watchers, a paused stream, long queues, parked messages, and a run with thousands of events. If
+`TRIGGERER_PICTURES` names a folder, the tests save a picture of every screen there.
 """
 
 from __future__ import annotations

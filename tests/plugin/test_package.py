@@ -82,7 +82,6 @@ def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
 
 
 def test_the_packages_type_check(tmp_path: Path) -> None:
-    """mypy finds no error in the packages in its strict mode, without this project's configuration."""
     names = ["triggerer_lines", "triggerer_redis", "triggerer_sqlite"]
     for name in names:
         shutil.copytree(PROJECT.with_name(name.replace("_", "-")) / name, tmp_path / name)

@@ -49,8 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def test_it_keeps_the_suites_on_a_real_server(installed: Installed) -> None:
     shown = installed.run("-m", "pytest", "-q", "-rs", "-W", "error", "tests")
     assert re.search(r"\d\d passed", shown), shown
-    # The plugin cannot have these features: Redis locks no entry, keeps a log and no queue, and stores the position
-    # itself.
+    # Redis has no locks to renew, its streams are logs, and it stores the position itself.
     assert set(re.findall(r"lacks (\w+)", shown)) == {"lock_renewal", "queue", "state"}
 
 

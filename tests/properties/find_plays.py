@@ -4,7 +4,7 @@ A play is a random set of partitioned DAGs and a random list of steps (`tests.pr
 
 `python -m tests.properties.find_plays [--plays 500] [--seed 0] [--url postgresql+asyncpg://…]`
 
-Without a URL the plays run on SQLite. A seed gives the same plays each time.
+Without a URL the plays run on SQLite.
 """
 
 from __future__ import annotations

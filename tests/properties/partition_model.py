@@ -38,12 +38,12 @@ class Rule:
     """The model of an asset's mapper.
 
     Args:
-        to: How an event's key determines the run's key. `same`: they are equal. `allowed`: they are equal, but one
-            of the three regions is refused. `quarter`: from a month. `day`: from an hour. `world`: from any key.
-            `months`: a quarter's event is for the runs of its months.
+        to: The run's key. `same`: the event's key. `allowed`: the event's key, but one of the three regions is refused.
+            `quarter`: the quarter of a month. `day`: the day of an hour. `world`: one key for all events. `months`: the
+            three months of a quarter.
         least: The number of parts that a run needs. 0: all parts. -1: all parts but one, and so on. None: any event.
-        patience: The wait before `least` parts suffice, from the end of the period (for `world`, from the first event).
-            Until then, the run needs all parts. None: there is no wait.
+        patience: How long the run waits for all parts before `least` parts suffice, from the end of the period (for
+            `world`, from the first event). None: the run does not wait.
     """
 
     to: str = "same"
@@ -95,7 +95,7 @@ class Spec:
         needs: An expression of `a`, `b` and `c`, and of the aliases `x` and `y`.
         rules: The rules of the assets `a`, `b` and `c`.
         default: The rule of any other asset, which an alias may resolve to.
-        quiet: The quiet period. Plays that set the clock back have none.
+        quiet: The quiet period. None in tests that set the clock back.
     """
 
     needs: Needs

@@ -254,8 +254,7 @@ class Play:
             self._check_moments(dag, [one for one in keys if one.dag_id == dag_id])
 
     def _check_each_is_once(self, dag: ModelDag, shares: Sequence[DagPartitionEvent]) -> None:
-        """Check that the store has one row for each key of each event that left its DAG's queue, unless the run that
-        used the event was deleted."""
+        """Check that each event outside the queue has one row for each of its keys. Deleted runs are left out."""
         stored = [(share.partition_key, share.asset_event_id) for share in shares]
         assert len(stored) == len(set(stored))
         queued = {event.id for event in dag.queue}

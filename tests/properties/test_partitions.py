@@ -79,8 +79,8 @@ LEFT_IN_THE_QUEUE: Drawn = (
 )
 
 
-# No play here sets the clock back. The scheduler assigns events to partition keys in batches. If the clock went back
-# between two batches, the start of a deadline would depend on the size of the batches.
+# No play here sets the clock back. Otherwise the start of a deadline would depend on how the scheduler divides the
+# events into batches.
 @given(plays(WAITS, is_quiet=True))
 @example(LATE)
 @example(DEADLINE)

@@ -1,10 +1,10 @@
 """Checks that the simulation still finds each planted bug with the seed that the bug's module states.
 
-If the stated seed no longer finds the bug, the program searches for another seed.
 
 `python -m tests.simulation.find_seeds [BUG ...] [--seeds 2000] [--jobs 2] [--write]`
 
-Exits with 1 if a bug has no seed. `--write` puts the new seeds into the files of `tests/simulation/mutations`.
+If the stated seed no longer finds the bug, the program searches for another seed. It exits with 1 if there is none.
+`--write` puts the new seeds into the files of `tests/simulation/mutations`.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def on_pstest(pubsub_server: PubSubServer, tmp_path: Path, seed: int) -> Iterato
 def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is_made_again(
     on_pstest: Scene,
 ) -> None:
-    """pstest reports the deletion only to a stream that is being opened. So the test cuts the open streams."""
+    """pstest reports a deleted subscription only when a stream is opened. So the test cuts the open streams."""
     scene = on_pstest
     scene.instance.start()
     for start in (0, 20):

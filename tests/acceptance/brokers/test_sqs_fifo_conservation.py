@@ -20,8 +20,8 @@ from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
 from tests.services.brokers.sqs_double import FifoDouble, open_fifo_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
-# Two trigger classes whose filters fail some messages. Both fail if `n % 3 == 1`, so the queue must deliver these
-# messages again. `OnOne` also fails if `n % 3 == 0`.
+# Both trigger classes fail at messages with `n % 3 == 1`, so the queue must deliver these messages again. Only `OnOne`
+# fails at messages with `n % 3 == 0`.
 _FLAKY = FLAKY.replace("BASE", "SqsEventTrigger")
 _BOTH = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 == 1').replace("Flaky", "OnBoth")
 _ONE = _FLAKY.replace("FAILS", 'message.json()["n"] % 3 != 2').replace("Flaky", "OnOne")

@@ -161,8 +161,8 @@ def test_an_owner_that_lost_its_lease_reads_nothing_for_watchers_it_does_not_kno
         )
         time.sleep(1)
         scene.mark_late()
-        # Only the new owner knows the watcher "late". If the previous owner still read partitions, it would commit
-        # their offsets past messages that "late" has not received.
+        # Only the new owner knows the watcher "late". If the previous owner still read, it would commit offsets past
+        # messages that "late" has not received.
         for _ in range(10):
             scene.publish(60)
             time.sleep(0.1)

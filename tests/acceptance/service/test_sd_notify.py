@@ -119,7 +119,7 @@ def test_a_service_manager_hears_of_its_life_and_the_watchdog_of_a_loop_that_tur
     (site.dags / "block").touch()
     site.wait_for("blocked")
     manager.read()
-    # An event loop that is not blocked would send ten pings in one second. The blocked loop must send none.
+    # A blocked event loop must send no ping. Otherwise there would be ten in one second.
     with pytest.raises(AssertionError, match="not within 1 s"):
         wait_until(lambda: bool(manager.read()), within_s=1, what="a ping")
     (site.dags / "block").unlink()

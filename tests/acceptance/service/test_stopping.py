@@ -101,8 +101,7 @@ class Command:
 
     def _is_marked(self, process: psutil.Process) -> bool:
         try:
-            # Search the raw bytes. psutil stops at an empty entry, which is left where a process has overwritten its
-            # environment.
+            # A process that has overwritten its environment leaves an empty entry, and psutil reads no further.
             return self._mark.encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
         except OSError:
             return False

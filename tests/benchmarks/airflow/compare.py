@@ -107,9 +107,9 @@ async def _ms_per_wakeup(open_side: OpenSide, stuck: int, wakeups: int) -> float
 
 
 def measure_stuck_lanes(*, quick: bool) -> Figures:
-    """Measure the time from sending an event, alone in its lane, to its advance. The best of five rounds counts.
+    """Measure the time from sending an event, alone in its lane, to its advance: without other lanes, and with many.
 
-    The first row has no other lanes. In the second row, the heads of many other lanes wait for the store.
+    In the other lanes, the first event waits for the store. The best round counts.
     """
     rows = []
     for stuck in (0, 100 if quick else 10_000):
@@ -163,9 +163,8 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # First set the clock exactly to the timeout: after a jump past the timeout, our runtime would assume a
-            # blocked loop, and extend the timeout. Airflow's events are overdue only after this instant, so the clock
-            # then moves further.
+            # Our runtime would take a jump past the timeout for a blocked loop, and extend the timeout. So move the
+            # clock exactly to the timeout. Then move it on, because Airflow's events are overdue only after that.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

@@ -251,9 +251,9 @@ def _compare_heads(rate: float, seconds: float) -> Row:
 
 
 async def _head(rate: float, seconds: float, has_laggard: bool) -> tuple[list[float], int]:
-    """Return the sorted latencies of the live watcher in ms, and the number of messages that a second watcher read.
+    """Return the sorted latencies of the live watcher in ms, and the number of messages that the laggard read.
 
-    The second watcher is behind. Without `has_laggard` there is no second watcher.
+    The laggard, if there is one, catches up in the same lanes meanwhile.
     """
     log = Log(_ENDLESS, _ENDLESS + round(rate * seconds), rate=rate)
     took: list[float] = []

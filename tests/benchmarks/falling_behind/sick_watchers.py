@@ -13,7 +13,7 @@ watchers takes one message in ten. The sick watchers are:
 
 One run has three phases:
 
-1. *baseline*: all watchers are well. The four derive no event.
+1. *baseline*: all watchers are well. No message is for the four.
 2. *sick*: the four are sick. With `--kills` or `--takeovers`, the service is killed at random moments.
 3. *mended*: the four are well again and catch up, while new messages arrive. Then the benchmark stops
    sending, and waits until all watchers have caught up.

@@ -5,8 +5,8 @@ In each mode, two times are measured:
 - with the product and a warm worker: from the queueing of a run to its first row.
 - with a bare PySpark client and a warm driver or server: from the request for a new session to its first row.
 
-Both make a DataFrame of three Python rows and take the first row. The first measurement is `cold`: it includes the
-start of the driver and, for the product, of the worker.
+The row is the first of a DataFrame of three Python rows. The first measurement is `cold`: it includes the start of the
+driver and, for the product, of the worker.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Run with `python -m tests.benchmarks.spark.many_events --events 1000000`.
 
-Each way is measured in one run, in Spark's local mode on SQLite, with a new executor and worker. The task warms up its
-Spark session, and then measures the time to create the DataFrame, to count its rows and to sum one field. It also
-measures the largest resident size of its process.
+Each way is measured in one run with a new executor. The task warms up its Spark session. Then it measures the time to
+create the DataFrame, to count its rows and to sum one field, and the peak memory of its process.
 """
 
 from __future__ import annotations

@@ -224,10 +224,6 @@ async def test_all_pages_that_are_there_at_first_are_skipped(
 async def test_pages_that_are_skipped_may_be_many_and_the_server_may_ask_for_patience(
     server: Server, streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `first="skip"`, the items that exist at the start create no events, even on more than `MOST_PAGES` pages.
-
-    An answer 429 between two pages does not end the stream.
-    """
     monkeypatch.setattr("producers.http.producer.MOST_PAGES", 2)
     busy = [Reply(429, headers={"Retry-After": "0"})]
 

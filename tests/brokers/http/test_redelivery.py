@@ -40,7 +40,7 @@ async def test_each_failed_item_comes_again_after_its_own_delay(
             assert (again, message.deliveries) == (first, 2)
             await producer.advance([AdvanceItem(first, FAILED)])
             now = 20.0
-            # The second item is due after its first failure, and the first item waits longer after its second one.
+            # The first item has failed twice, so it waits longer than the second item, which has failed once.
             assert (await anext(stream))[1] is second
             await producer.advance([AdvanceItem(second, FAILED)])
             now = 31.0

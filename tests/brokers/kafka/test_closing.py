@@ -149,7 +149,6 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
     cut_off: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Close the member when it sends its n-th request, for each n from 1 to 12."""
     servers = kafka_server.bootstrap_servers
     sent: list[str] = []
     is_time = anyio.Event()

@@ -117,8 +117,8 @@ class Watching(BaseEventTrigger):
             yield TriggerEvent(value)
 
 
-# A client of aiokafka 0.14 whose start is cancelled may leave a connection open. The test collects these clients,
-# otherwise their warnings would fail a later test.
+# A client of aiokafka 0.14 whose start is cancelled may leave a connection open. This test collects the client and
+# ignores its warnings, so that they fail no later test.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )

@@ -232,8 +232,8 @@ async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each call of `read_lane` opens a new client. If the client sends its first request too early, the request fails.
-    # Here the client would repeat a failed request only after an hour.
+    # `read_lane` opens a new client. A request before the client knows the partition's leader would fail, and here be
+    # repeated only after an hour.
     arguments = KafkaSettings.reading_arguments
     monkeypatch.setattr(
         KafkaSettings,
@@ -261,8 +261,8 @@ async def test_a_message_that_was_kept_is_what_it_was(
             assert key(loaded) == key(message)
 
 
-# A client of aiokafka 0.14 whose start is cancelled may leave a connection open. The test collects these clients,
-# otherwise their warnings would fail a later test.
+# A client of aiokafka 0.14 whose start is cancelled may leave a connection open. This test collects the client and
+# ignores its warnings, so that they fail no later test.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )

@@ -62,7 +62,6 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(
 async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_nothing(
     requires_session: bool,
 ) -> None:
-    """The first restart finds settled messages and messages in flight. More messages are sent after each restart."""
     with open_servicebus(durable=True) as server:
         path = server.create("restarted", requires_session=requires_session, lock_s=5.0)
         gate = [True]
@@ -155,8 +154,8 @@ async def test_nobody_there_at_the_start_is_an_error_that_says_where_it_looked(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening: refused at once
         port = taken.getsockname()[1]
-        # `connect_timeout_s` bounds only reconnecting. If the first connection fails, the stream must end at once:
-        # until then, its watchers are shown as running.
+        # `connect_timeout_s` bounds only reconnecting. If the first connection fails, the stream must end at once, so
+        # that its watchers are not shown as running.
         producer = producer_on(
             servicebus_server, "any", connection_string=connection_string(port),
             connect_timeout_s=3600.0,

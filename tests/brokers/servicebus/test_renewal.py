@@ -24,7 +24,6 @@ from triggerer.testing.conformance.resolutions import acked, failing_once, gated
 async def test_a_filter_that_takes_long_loses_nobodys_messages(
     request: pytest.FixtureRequest, computes: bool, of: str
 ) -> None:
-    """A filter waits for 3.5 lock periods, or blocks the event loop for 1.5. No message comes twice."""
     queue: Queue = request.getfixturevalue(of)
     values = [f"m{number}" for number in range(20)]
     values.insert(10, "slow")
@@ -87,7 +86,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
     request: pytest.FixtureRequest, of: str
 ) -> None:
-    """Service Bus delivers a message again whenever its lock is lost. The watcher must not get it again."""
+    """Service Bus delivers a message again whenever its lock is lost."""
     queue: Queue = request.getfixturevalue(of)
     queue.order("refuse_renewals", refuse=True)
     values = [f"m{number}" for number in range(20)]
@@ -130,7 +129,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.count(30)
         before = {one.payload.link for one in driver.deliveries}
         with anyio.fail_after(60):
-            # The test needs messages that come again by another link. Chance decides about the link, so try until then.
+            # Repeat until a message comes by another link. The link is random.
             while {one.payload.link for one in driver.deliveries} <= before:
                 queue.order("detach", condition="amqp:link:detach-forced", description="updated")
                 queue.order("expire_locks")

@@ -98,7 +98,6 @@ async def test_groups_keep_their_order_while_the_server_is_restarted_with_messag
 async def test_groups_keep_their_order_where_the_restart_outlasts_the_visibility(
     double: FifoDouble,
 ) -> None:
-    """The messages in flight become visible while the server is away. They come again before the later messages."""
     double.send(_bodies("a", 30), group="a")
     is_open = False
     async with driving(_producer(double), lambda _: ACKED if is_open else None) as driver:

@@ -101,7 +101,7 @@ async def test_a_network_that_is_cut_loses_nothing_and_ends_nothing(
 
 
 async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
-    """The answer with the messages is lost. The producer asks again with the same attempt id, and so gets them."""
+    """The producer asks again with the same attempt id, and gets the messages of the lost answer."""
     lost = 0
 
     async def lose(exchange: Exchange) -> None:

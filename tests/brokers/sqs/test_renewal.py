@@ -20,7 +20,6 @@ PERIOD_S = 1.0
 async def test_a_filter_that_takes_long_loses_nobodys_messages(
     elasticmq: ElasticMqServer, brief: Queue, computes: bool
 ) -> None:
-    """A filter waits for 3.5 visibility timeouts, or blocks the loop for one. No message comes twice."""
     values = ["slow", *(f"m{number}" for number in range(20))]
     await asyncio.to_thread(brief.send, *values)
     takes = {"computes_s": PERIOD_S} if computes else {"waits_s": PERIOD_S * 3.5}

@@ -263,8 +263,6 @@ async def test_messages_that_are_done_together_are_deleted_in_tens_and_one_that_
     "one delete of many that go together is slow or fails; the lanes of the others go on"
 )
 async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> None:
-    """The producer deletes 40 messages in four requests. The first request waits, and each other request has one failed
-    entry."""
     await asyncio.to_thread(queue.send, *(f"m{number:02}" for number in range(40)))
     goes_on = anyio.Event()
     seen: list[Exchange] = []

@@ -206,10 +206,7 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot keeps a dead worker until the slot's next run. By then, the worker's pid may belong to another process.
-
-    So the worker's group must be killed before the worker is reaped.
-    """
+    """Once a worker is reaped, its pid may belong to another process. So its group must be killed before that."""
     setup = {
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
@@ -629,10 +626,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor believes that the run's executor is dead, and queues the run.
-
-    The run's executor then claims the run again.
-    """
+    """Another executor believes that this executor is dead, and queues the run. Then this executor claims it again."""
     house = any_house
     await house.add_dag(
         "notes",

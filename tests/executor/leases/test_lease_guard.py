@@ -170,7 +170,7 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
 async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
     """Wait until the processes are gone. Return the last `boottime` at which one of them was alive.
 
-    The first `boottime` without them would be too late if this process had to wait for a processor.
+    This instant is not too late, even if this process had to wait for a processor.
     """
     seen_at = 0.0
     with anyio.fail_after(within_s + 30):
@@ -302,10 +302,7 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
 async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor loses its lease, and regains it before the worker has ended.
-
-    The first sweep still counts the run as executing. So another sweep must queue the run again.
-    """
+    """The first sweep after the new lease still counts the run as executing, because its worker has not ended yet."""
     await house.add_dag("stays", STAYS)
     log = house.folder / "log"
     async with _registered_executor(house) as (executor, _):
@@ -400,7 +397,6 @@ async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_
 
 
 async def test_a_guard_ends_only_when_it_is_due() -> None:
-    """Signals that stop a service do not end the guard, and `extend` moves the guard's end to a later time."""
     due = boottime() + 0.5
     async with aclosing(await LeaseGuard.start(due)) as guard:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -247,10 +247,7 @@ async def test_a_sweep_leaves_runs_alone_that_were_claimed_a_moment_ago(
 async def test_claimed_runs_that_wait_too_long_go_back_however_much_happens_meanwhile(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claimed runs go back to the queue, because another executor may have a free worker.
-
-    The test wakes the executor every 50 ms, which must not prolong the runs' wait.
-    """
+    """Another executor may have a free worker. Wake-ups of this executor must not prolong the runs' wait."""
     async with (
         _two_claimed_ahead(house, monkeypatch, stale_s=1.0) as (executor, pks, _),
         anyio.create_task_group() as tasks,

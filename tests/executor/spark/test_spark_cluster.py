@@ -104,8 +104,8 @@ async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
         run = await waits(house, pk, spark_cluster)
         said = said_of_waits(house, run)
         assert said[-1] == f"WARNING triggerer.run: the run waits for {run.waiting_for}"
-        # Queue a third run, which could take both cores when the first run ends. The second run waits longer, so it
-        # must get the cores first.
+        # Queue a third run, which could take both cores when the first run ends. The second run has waited
+        # longer, so it must get the cores first.
         (last_pk,) = await house.queue("holds", params=last.params)
         first.open()
         (run,) = await house.ended(pk, timeout=TIMEOUT_S)

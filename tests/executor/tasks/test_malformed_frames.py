@@ -128,7 +128,7 @@ async def test_half_a_frame_of_which_no_more_comes_fails_the_run_that_wrote_it(
         params = {"data": _frame(b"x" * 1000)[:500].hex(), "exits": False}
         (run,) = await house.ended(*await house.queue("writes", params=params))
     assert run.state == "failed"
-    # The half frame has 492 bytes of data. A frame that the worker sent afterwards may be counted as its rest.
+    # 492 bytes of data came. The reader may count a later frame as the missing bytes.
     assert re.search(r"only (492|6\d\d) of a frame's 1,000 bytes came", run.error)
 
 

@@ -1,8 +1,8 @@
 """A store with many failures, behind the real API. It has 10,000 watchers, 2,000 DAGs and a million events.
 
-`python -m tests.services.databases.ailing_store FOLDER [URL]` creates a SQLite store in the folder, unless the folder
-has one. It prints the API's address and a token, and serves until Ctrl-C. URL names an empty PostgreSQL store, to which
-the rows are copied, and which the API then serves instead.
+`python -m tests.services.databases.ailing_store FOLDER [URL]` creates a SQLite store in the folder, unless there is
+one. It prints the API's address and a token, and serves until Ctrl-C. With the URL of an empty PostgreSQL store, it
+copies the rows there, and serves that store.
 """
 
 from __future__ import annotations

@@ -465,7 +465,7 @@ def test_an_active_run_is_never_repeated_and_a_missing_one_always_made(
 
 
 async def _catch_up(database: Database, *, start: int, last: int, cap: int = 16) -> None:
-    """Add successful runs for the days `start` to `last`. Let catch-up create the runs from then to 31 January."""
+    """Add successful runs for the days `start` to `last`. Let catch-up create the missing runs up to 31 January."""
     for number in range(start, last + 1):
         await _add_run(database, number, "success")
     async with database.transaction() as session:

@@ -31,7 +31,7 @@ from triggerer.store.watchers.replays import ask_for_replay
 
 @pytest.fixture
 async def settled(database: Database) -> Database:
-    """A database with two watchers of one stream. Each has run without trouble for a day, and has two old events."""
+    """Two watchers of one stream, which have run without trouble for a day. Each watcher has two old events."""
     now = await now_of(database)
     await add_stream(database)
     for number, name in ((1, "orders"), (2, "refunds")):

@@ -130,7 +130,6 @@ async def test_a_follower_does_not_wait_long_for_a_transaction_that_does_not_end
 async def test_beside_8_writers_with_random_commit_delays_nothing_is_missed(
     postgres: Database,
 ) -> None:
-    """Each writer inserts events, waits, and commits or rolls back, while clients read pages of several sizes."""
     for number in range(1, 9):
         await add_asset(postgres, number, f"a{number}")
     committed: list[int] = []

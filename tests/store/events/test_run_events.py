@@ -227,8 +227,7 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
         ]
     assert len(plans) == 12
     for plan in plans:
-        # Only the query for the page's rows joins the watchers. It must read the rows in order, without a sort, so that
-        # it can stop after the page's last row. Other queries may sort ids.
+        # Only the query for the page's rows joins the watchers. Without a sort, it can stop after the page's last row.
         if "USE TEMP B-TREE FOR ORDER BY" in plan:
             assert not any("watcher" in line for line in plan), plan
         for line in plan:

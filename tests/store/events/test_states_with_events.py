@@ -64,7 +64,7 @@ def fails_between(
 ) -> list[int]:
     """Let `times` transactions fail between the write of their events and the write of the state.
 
-    The only item of the returned list is the number of failures so far.
+    The only item of the returned list counts the failures.
     """
     save_states, failed = recorder_module.save_states, [0]
 

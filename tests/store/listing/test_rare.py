@@ -155,7 +155,6 @@ async def test_runs_of_an_asset_are_newest_first_though_its_events_are_not(
 async def test_events_of_one_asset_have_the_states_that_the_full_list_shows(
     database: Database,
 ) -> None:
-    """A few of the taken events are changed: some wait again, and some are unused. The lists must find these few."""
     await seed(database)
     waiting, unused = {22, 5_000, 39_999}, {33, 7_001, 20_000}
     entries = QueuedAssetEvent.asset_event_id

@@ -234,10 +234,7 @@ async def test_a_partition_that_a_backfill_has_run_is_not_caught_up_with(
 async def test_runs_of_partitions_ahead_that_were_made_before_the_clock_was_set_back_are_known(
     database: Database,
 ) -> None:
-    """Three runs exist when the clock is set back, and the instants of two runs are in the future.
-
-    If the scheduler did not know these two runs, it would create the runs again.
-    """
+    """After the clock was set back, two of the three runs are in the future. They must not be created again."""
     await add_asset(database, 1, "flights")
     ahead = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=6)
     await timed(database, "report", OnBoth(ahead, FLIGHTS), assets=(1,))

@@ -210,8 +210,7 @@ async def test_a_report_of_an_older_epoch_is_refused_even_if_the_attempt_has_the
     await claim_one(database)
     await recover(database)
     old = await claim_one(database)
-    # The service took this executor for dead before the attempt began. The executor claims the run again, with the same
-    # attempt number.
+    # The attempt had not begun. So after the recovery, the next claim has the same attempt number.
     await recover(database)
     new = await claim_one(database)
     assert (old.attempt, old.epoch < new.epoch) == (new.attempt, True)

@@ -47,7 +47,7 @@ async def test_only_the_marks_of_streams_in_order_are_renewed_and_never_go_back(
     assert {fence: mark.at for fence, mark in before.items()} == {FENCE: None, other: None}
     assert first[FENCE].at is not None
     assert first[other] == before[other]
-    # FENCE is missing from the first list, as if its lease had been lost. So its mark is not renewed.
+    # The mark of FENCE is not renewed, because FENCE is missing from the first list, as after a lost lease.
     async with database.transaction() as session:
         assert await renew_marks(session, [other], [FENCE]) == {other: before[other]}
         assert await renew_marks(session, [FENCE], []) == {FENCE: first[FENCE]}

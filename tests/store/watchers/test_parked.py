@@ -512,7 +512,7 @@ async def test_newly_parked_messages_leave_less_room_for_stored_ones(
 async def test_a_group_reads_the_usage_once_and_not_for_each_message(
     database: Database,
 ) -> None:
-    """If each message read the usage, the thousandth message would take a thousand times as long as the first."""
+    """Reading the usage takes time in proportion to the stored messages, so it would be slow for each message."""
     await _watchers(database)
     steps: list[Step | Announcement] = []
     usage = ParkedUsage()
@@ -630,9 +630,9 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
-    """An earlier version stored the message as part of the watcher's backlog (`kept`).
+    """An earlier version put the message into the watcher's backlog (`kept`).
 
-    A moved watcher then received the message in its new stream. A deleted watcher's message was never seen again.
+    So a moved watcher received the old stream's message, and the message of a deleted watcher was lost.
     """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
@@ -666,7 +666,7 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
 async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
-    """The old stream's owner may not know yet that the watcher has moved. Lanes of both queues may share a name."""
+    """The old stream's owner may not know yet that the watcher has moved, and may have a lane of the same name."""
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await _move(database, 1, other)

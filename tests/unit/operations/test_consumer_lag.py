@@ -1,4 +1,4 @@
-"""The consumer lag of watchers: `measure_lag` is called once for each stream. If it fails, the lag is unknown."""
+"""The consumer lag of watchers: one call of `measure_lag` for each stream. A failed call leaves the lag unknown."""
 
 from __future__ import annotations
 

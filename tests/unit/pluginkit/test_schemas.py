@@ -166,8 +166,8 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     order.at.seconds = 1_800_000_000
     line = proto_message("shop.Order.Line")
     line.sku = "y"
-    # The bytes before a Protobuf value name its type by its place in the file: 1 for `Order`, then 1 and 0 for `Line`,
-    # which is nested in `Order`. A single zero byte stands for place 0, here `First`.
+    # The bytes before a Protobuf value are the type's place in the file: 1 for `Order`, and 1, 0 for `Line`, which is
+    # nested in `Order`. A single zero byte means place 0, here `First`.
     second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
     assert await decode(
         "protobuf",

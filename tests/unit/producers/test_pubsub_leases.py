@@ -1,7 +1,4 @@
-"""`Leases` of Pub/Sub: which leases are due for an extension, and when.
-
-Besides single tests there is a Hypothesis state machine, which moves the clock itself.
-"""
+"""`Leases` of Pub/Sub: which leases are due for an extension, and when."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ IMPURE_STDLIB = {
     "asyncio", "concurrent", "http", "logging", "multiprocessing", "os", "pathlib", "queue", "selectors",
     "shutil", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time",
 }  # fmt: skip
-# Modules that import one another in a circle, even if an import is only for types. No circle may be added.
+# The only modules that may import one another in a circle. Imports for types count too.
 CIRCLES = {
     frozenset(
         {"triggerer.domain.authoring.arguments", "triggerer.domain.dags", "triggerer.domain.tasks"}

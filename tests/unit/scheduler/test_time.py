@@ -188,7 +188,7 @@ def test_paused_over_fires_and_resumed_there_is_one_run_at_most_and_then_the_com
 def test_a_fire_that_was_missed_while_no_scheduler_ran_is_made_late(
     host: time_machine.Traveller,
 ) -> None:
-    """The timetable looks only ahead. So the scheduler must use the answer that the timetable gave before the fire."""
+    """The timetable returns only future times. So at nine, the scheduler must still know the earlier answer: six."""
     dag = Dag(host, OnTime(AT_SIX), start=MIDNIGHT)
     assert dag.run(MIDNIGHT) == []
     assert dag.run(MIDNIGHT + 9 * HOUR) == [MIDNIGHT + 6 * HOUR]
@@ -430,7 +430,7 @@ def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
 def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
     host: time_machine.Traveller,
 ) -> None:
-    """The DAG has no start date and no run. So its next run is stored before it is due, without a partition key."""
+    """The next run was stored before it was due, without a key, because the DAG has no start date and no run."""
     daily = CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d")
     dag = Dag(host, OnTime(daily))
     assert dag.run(MIDNIGHT - HOUR) == []

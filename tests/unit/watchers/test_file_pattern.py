@@ -431,7 +431,7 @@ def test_a_new_file_with_the_name_and_inode_of_a_moved_one_has_an_id_of_its_own(
             # A crash between the move of the file and the next step has the same result.
             patch.setattr(moving, "_mark_moved", lambda *_: None)
         (first,), _ = moved(tmp_path)
-    # Another process finds the file and its event becomes durable, but the process dies before the release.
+    # Simulate a process that dies after the event is durable, but before it calls `release`.
     assert pending(tmp_path) == Pending([first])
     # Move the file back, so that its name and inode occur again, as if a new file had reused the inode.
     first.path.rename(tmp_path / "a")

@@ -113,7 +113,7 @@ def _kill() -> NoReturn:
 def _plant(point: str | None) -> Callable[[str], None]:
     """Make the attempt kill itself at this point.
 
-    Returns a function that the caller calls with the name of each point outside the writers.
+    The caller calls the returned function at each point that is not inside a writer, with the point's name.
     """
 
     def mark(name: str) -> None:

@@ -118,7 +118,7 @@ def test_of_two_attempts_that_are_alive_at_once_one_writes(
     moments = iter([True, False])
 
     def ask() -> bool:
-        # The first attempt calls this twice. Its second call comes just before its commit: here another attempt writes.
+        # The first attempt's second call comes just before its commit. At this moment another attempt writes.
         if not next(moments):
             second.append(try_again().jdbc(rows, orders.url, "orders", key=()))
         return True

@@ -377,8 +377,7 @@ moments = st.integers(0, 400 * 1440).map(lambda n: at("2025-12-01") + n * timede
 
 
 def named(timetable: HasTicks, moment: datetime) -> bool:
-    """Return whether a combination names the moment, by a definition that shares no code with `is_due_at` of
-    combinations."""
+    """Return whether the timetable has a tick at the moment, without the combinations' own `is_due_at`."""
     match timetable:
         case AnyOf():
             return any(named(one, moment) for one in timetable.timetables)

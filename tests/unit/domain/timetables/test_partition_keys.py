@@ -138,7 +138,7 @@ def test_without_catch_up_the_last_run_that_was_missed_is_made_and_with_it_all_a
         ]  # fmt: skip
         named = keys(daily, None, 2, catchup=False)
     assert late == [[14, 15, 16], [10, 11, 12]]
-    # The first run was due an hour ago. It is still created, because an hour is less than a tenth of a day.
+    # The first run was due an hour ago. The timetable also creates a run that is late by less than a tenth of a day.
     assert named == [f"{14 + offset}", f"{15 + offset}"]
 
 

@@ -72,7 +72,6 @@ def check(
 def test_next_is_strictly_later_and_agrees_with_previous_and_with_match_where_clocks_change(
     zone: str,
 ) -> None:
-    """Compare the ticks within a day of a change of the clocks, and ask every seven minutes near the change."""
     draw = random.Random(zone)
     changes = clock_changes(zone) or (datetime(2026, 3, 29, tzinfo=UTC),)
     for number, change in enumerate(draw.sample(changes, min(2, len(changes)))):

@@ -77,7 +77,7 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """The cursor is past a gap (positions without messages). The gap's start is stored, so a later owner finds it."""
+    """The cursor is past a gap (positions without messages). A later owner learns of the gap from its stored start."""
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)
@@ -94,10 +94,7 @@ def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
-    """The watcher was rewound to 5 while the group's position was unknown. Then the group turns out to be at 2.
-
-    So the watcher may have missed messages from 2 on (seed 581).
-    """
+    """The watcher was set back to 5 before the group's committed position, 2, was known (seed 581)."""
     sink = Sink()
     backlogs = Backlogs(sink)
     source = EventSource((WATCHER,), FENCE)

@@ -325,7 +325,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
                 loop.call_soon(super().submit_nowait, *given)
 
     sink = Late()
-    # Refuse many messages in succession, so that the last message of one of the reader's bursts is refused too.
+    # Refuse so many messages that the last message of one of the reader's batches is refused too.
     refused = set(range(5, 40))
 
     def refuses(_: int, payload: Any) -> bool:
@@ -514,10 +514,7 @@ async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_i
 async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_before_all_is_durable(
     scene: Scene,
 ) -> None:
-    """The next group advances "b", the lane's last message, before the sick watcher's last event is durable.
-
-    So no later advance will delete the row (the simulation's seed 50050).
-    """
+    """An advance deletes the row, but the lane's last advance comes too early here (the simulation's seed 50050)."""
     sink = Late(1)
     scene.fails["sick"] = lambda event: event == "a"
     async with hosting(scene, sink) as (manager, _, _):
@@ -572,9 +569,9 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
-    """The new trigger comes with an old position, although the watcher has caught up and its row was deleted.
+    """The new trigger comes with an old position, but the watcher has caught up and its row was deleted.
 
-    If the watcher went back without a row, a crash would lose messages (the simulation's seed 13687).
+    A watcher that went back without a row would lose messages in a crash (the simulation's seed 13687).
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: True

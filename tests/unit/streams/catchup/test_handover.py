@@ -193,10 +193,7 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """The stored position comes after positions without a message, which the new owner does not know.
-
-    In an earlier version, the new owner waited for an advance past these positions.
-    """
+    """An earlier version waited for an advance of the positions before the stored position, which have no message."""
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")
     scene.broker.seek(3)
@@ -223,8 +220,7 @@ async def test_failures_are_stored_of_a_message_behind_places_without_one() -> N
 
 
 async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
-    """The watcher reads the last message from the lane tail, which does not contain the positions after that
-    message."""
+    """The lane tail has only messages. The log ends with positions without a message, which nothing reads."""
     scene, sink = MarkedScene(), Sink()
     scene.gates["well", "a"] = anyio.Event()
     context = RuntimeContext(sink, sink, settings=RuntimeSettings(max_outstanding=2))
@@ -492,10 +488,10 @@ async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_mea
         scene.publish("first", lane="led")
         await sink.until(lambda: sink.positions.get((SICK, '"led"'), 0) is None)
         await sink.until(lambda: 1 in sink.derived(SICK))
-        # From now on the watcher is behind in "other" alone, and the reading of "other" does not end.
+        # Now the watcher is behind only in "other", and keeps reading this lane.
         before = scene.readings
         with anyio.move_on_after(0.1):
-            # Wait for that reading, unless it has already begun.
+            # The last call of `read_lane` may have been made already.
             await sink.until(lambda: scene.readings > before)
         scene.may_tell.set()
         await sink.until(lambda: not sick.catching_up)

@@ -161,11 +161,7 @@ async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
 async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """Two signals may not come in time:
-
-    - The lane's next message: the poll may not have reached this message.
-    - A free slot: the readers in the slots may read for hours.
-    """
+    """Other signals may come too late: the poll may not reach the lane's next message, or no slot may become free."""
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)
     monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)

@@ -184,7 +184,7 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
 
 
 class Kept(Sink):
-    """Stores what a database would: events by key, positions, and the ends of replays (not if `ends_are_lost`)."""
+    """Stores what a database would: events by key, positions and, unless `ends_are_lost`, the ends of replays."""
 
     def __init__(self) -> None:
         super().__init__()

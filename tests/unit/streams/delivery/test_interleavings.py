@@ -226,8 +226,7 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # The subscriber fails while its filter waits for the next message. Message 1 is broadcast before the filter
-        # wakes up.
+        # The subscriber fails while its filter waits, and the filter has not noticed yet.
         (subscriber,) = group_of(service).subscribers
         upstream.put(1, lane="other")
         group_of(service).subscribers.fail(subscriber, AckTimeout("late"))

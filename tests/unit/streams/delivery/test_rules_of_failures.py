@@ -157,8 +157,8 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         await streams.sleep(50)
         upstream.put("stuck", lane="other")
         await streams.quiesce()
-        # Because of the first broadcast, the deadlines' task wakes up at 60 s, and first sees this advance. So the
-        # advance is overdue at 120 s.
+        # The task that checks deadlines slept until the first message's deadline, at 60 s. It notices the advance only
+        # then, so the advance is overdue at 120 s.
         await streams.sleep(69.9)
         assert one.error is None
         await streams.sleep(0.1)
@@ -384,10 +384,7 @@ class Lingering(Producer):
 async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
     fails: str, side_by_side: bool, upstream: Upstream
 ) -> None:
-    """After one method of the producer has failed, another method may take time to end.
-
-    A member that joined meanwhile would never be served.
-    """
+    """A failed group may take time to end. A member that joined it meanwhile would never be served."""
 
     class Producing(Lingering):
         lanes_advance_side_by_side = side_by_side

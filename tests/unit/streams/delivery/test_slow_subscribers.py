@@ -186,7 +186,7 @@ async def test_no_subscriber_counts_as_slow_while_the_store_is_slow_but_afterwar
         await sink.until(lambda: is_full(manager))
         await some_turns()
         assert slow.subscriber.is_present
-        # The store has room again, but no message of this stream moves. The store's signal must start the check.
+        # The store's room must cause the check for slow subscribers, because nothing happens in the stream itself.
         sink.is_full = False
         sink.has_room.notify_all()
         await sink.until(lambda: ("well", texts(0)[-1]) in any_scene.opened)
@@ -221,8 +221,8 @@ async def test_where_the_broker_is_waited_for_nobody_falls_behind(
     sink = Sink()
     Unanswered.gate = anyio.Event()
     any_scene.watcher = lambda name: OnUnanswered(any_scene.name, name)  # type: ignore[method-assign]
-    # The bounds permit eight messages. "slow" passes seven and hangs at the eighth. The seven wait for `advance`, which
-    # does not return yet. So the poll waits for the broker, not for "slow".
+    # The bounds permit eight messages. "slow" hangs at the eighth, but the first seven wait for `advance`. So the poll
+    # waits for the broker, not for "slow".
     gate = any_scene.gates["slow", texts(0)[7]] = anyio.Event()
     async with two(any_scene, sink, settings(0.0, **bounds)) as (_, slow, well):
         any_scene.publish(*texts(0))
@@ -351,8 +351,7 @@ async def test_where_all_others_are_behind_one_that_hangs_costs_its_message_no_d
     kind: type[Watching],
     bounds: dict[str, int],
 ) -> None:
-    """No sibling waits for "slow", because "well" is behind. If "slow" fell behind too, its message would fail for all,
-    again and again."""
+    """If "slow" fell behind too, its message would have failed for all watchers, and the broker would redeliver it."""
     monkeypatch.setattr(any_scene, "watcher", lambda name: kind(any_scene.name, name))
     sink = Sink()
     first, *others = texts(0)

@@ -1,7 +1,6 @@
 """A blocked event loop is reported with the trigger that blocks it and the line where it does.
 
-The tests call `time.sleep` to block the event loop on purpose, or to keep a process stopped for a time. To wait for a
-condition they call `until`.
+The tests call `time.sleep` to block the event loop on purpose, or to keep a process stopped for a time.
 """
 
 from __future__ import annotations

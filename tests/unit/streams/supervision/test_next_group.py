@@ -55,10 +55,7 @@ class WatchingTelling(Watching):
 
 @pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
-    """In an earlier version, the watcher went live at a lane end that the previous group had looked up.
-
-    So the watcher missed the messages that the previous group broadcast and advanced after the look-up.
-    """
+    """An earlier version missed the messages that the previous group broadcast after its look-up of the lane's end."""
     scene, sink = Telling(), Sink()
     scene.publish("g", lane="x")
     scene.broker.seek(1, lane="x")

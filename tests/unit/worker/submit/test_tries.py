@@ -26,7 +26,7 @@ sys.exit(0 if number else "no orders")
 
 
 class Place:
-    """A Connect server whose next answers to `stop` are `answers`. It notes how many tries had begun at each stop."""
+    """A Connect server that returns `answers` in turn, and records how many tries had begun at each `stop`."""
 
     name = "connect"
     place = "sc://there"
@@ -97,7 +97,7 @@ def scene(place: Place, tmp_path: Path, server: int) -> Scene:
 def test_a_failed_try_whose_server_does_not_answer_is_unknown_and_the_next_try_waits_for_its_end(
     scene: Scene,
 ) -> None:
-    """In an earlier version, the try counted as failed, so the next try could work beside its operations."""
+    """In an earlier version, the try counted as failed, so the next try began while it might still be at work."""
     place = scene.place
     place.answers = [Unknown("it does not answer")]
     with pytest.raises(RunFailed, match="no orders"):

@@ -144,8 +144,7 @@ async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_
 async def test_where_a_message_cannot_be_written_as_bytes_its_lane_waits(
     scene: HostileScene,
 ) -> None:
-    """`dump_event` returns a number instead of bytes. So the message cannot be parked until the producer is correct
-    again."""
+    """`dump_event` returns a number instead of bytes."""
     sink = Sink()
     scene.keyless.clear()
     scene.dump = len

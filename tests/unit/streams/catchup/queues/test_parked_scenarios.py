@@ -31,8 +31,7 @@ def aside(sink: Sink) -> list[bytes]:
 async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     any_scene: Scene,
 ) -> None:
-    """A parked message has a row id, and a queue's message a number in its group. Neither may be stored as a
-    position."""
+    """Neither the row id of a parked message nor the number of a queue's message may be stored as a position."""
     scene, sink = any_scene, Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):

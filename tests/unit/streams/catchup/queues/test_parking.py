@@ -211,7 +211,7 @@ async def test_at_a_bound_the_lane_waits(scene: Scene) -> None:
 async def test_later_messages_of_a_waiting_lane_are_not_derived_with_each_attempt(
     scene: Scene,
 ) -> None:
-    """While a lane waits at a message, each attempt gives the filter this message only (the simulation's seed 254)."""
+    """Found by the simulation's seed 254."""
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
@@ -252,9 +252,9 @@ class AnsweringLate(Sink):
 
 
 def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
-    """Return a watcher's position before "a" and "b", which the broker has already advanced past.
+    """Publish "a" and "b", advance the broker past them, and return the watcher's position before them.
 
-    There is no room to park a message.
+    The store has no room to park a message.
     """
     sink.is_full_of_parked = True
     scene.publish("a", "b")
@@ -265,7 +265,7 @@ def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
 async def test_a_lane_waits_at_a_refused_message_although_its_watcher_had_caught_up_before(
     scene: Scene,
 ) -> None:
-    """After the refusal the watcher is behind again. Each attempt reads only the refused message (seed 118)."""
+    """Found by the simulation's seed 118."""
     sink = AnsweringLate()
     positions = at_first(scene, sink)
     async with hosting(scene, sink, "sick", positions=positions) as (_, sick):
@@ -466,7 +466,7 @@ class ManyLanesScene(Scene):
 
 @pytest.mark.rule("18: a lane that waits delays no other lane")
 async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
-    """In an earlier version, the watcher's waiting lanes were delayed by a wait in each of its empty lanes."""
+    """An earlier version waited in each empty lane, so it was late in the lanes that had messages."""
     scene, sink = ManyLanesScene(), Sink()
     scene.fails["sick"] = lambda event: event == "poison"
     scene.publish("poison", lane=0)

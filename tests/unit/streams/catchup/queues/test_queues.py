@@ -816,10 +816,7 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
 
 
 async def test_what_fails_after_its_stream_was_closed_submits_nothing(scene: Scene) -> None:
-    """The filter is woken before its stream is closed, and fails afterwards.
-
-    By then the lease may have ended, and the store would refuse the message.
-    """
+    """The lease may have ended by then, so the store would refuse the message."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink) as (manager, sick, _):

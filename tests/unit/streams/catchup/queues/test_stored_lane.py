@@ -11,14 +11,14 @@ def row(id_: int) -> StoredMessage:
 
 
 def given(kept: StoredLane) -> int | None:
-    """Hand the first message to the filter from memory, and begin to store it; return what `begin_storing` returns."""
+    """Hand a message to the filter from memory, and begin to store it."""
     kept.handed_to = 1
     kept.in_flight_keys.add("key 1")
     return kept.begin_storing(0, "key 1")
 
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
-    """In the simulation's seed 473, the row waited for room in the store, and was then neither read nor deleted."""
+    """The message passed before its row was stored. In seed 473, the row was then neither read nor deleted."""
     kept = StoredLane(0)
     given_in = given(kept)
     kept.mark_passed("key 1")
