@@ -142,7 +142,7 @@ async def _read_if_there(log: GrowingLog) -> bytes | None:
     try:
         return await log.read_on(_CHUNK_BYTES)
     except TriggererError:
-        # The caller tries again: a run that was queued again has no log yet, or its executor does not answer now.
+        # The run was queued again and has no log yet, or its executor does not answer now. The caller tries again.
         return None
 
 
