@@ -247,13 +247,13 @@ class SharedStreamProducer(ABC):
     ) -> None:
         """Advance several lanes in one call. Each batch contains the next events of one lane.
 
-        Override this method, and set `lanes_advance_side_by_side`, if each message is a lane of its own. Otherwise each
-        message would need its own task and call of `advance`. With this method, the runtime never calls `advance`.
-        Calls of this method may overlap, with events of different lanes.
+        If each message is a lane of its own, override this method and set `lanes_advance_side_by_side`. The runtime
+        then never calls `advance`, which would need one call and one task for each message. Calls of this method may
+        overlap, with events of different lanes.
 
         Args:
-            report: Receives the indices of batches that are advanced already, so that their lanes continue early. Call
-                this function on the event loop. When this method returns, all batches count as advanced.
+            report: Call this function on the event loop with the indices of batches that are advanced already, so that
+                their lanes continue early. When this method returns, all batches count as advanced.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
@@ -290,7 +290,7 @@ class SharedStreamProducer(ABC):
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
     def use_mark(self, mark: StoreMark) -> None:  # noqa: B027  (an optional hook)
-        """Receive the stream's mark, which shows that the database was restored from a backup.
+        """Receive the stream's mark. With the mark, the producer detects that the database was restored from a backup.
 
         Override this method if the producer can store a text with each position at the broker. Called once, before
         `open_stream`. Not called in tests without a store.

@@ -190,8 +190,8 @@ class AckTimeout(PluginError):
 class SubscriberOverflow(PluginError):
     """A subscriber held up its stream: its queue stayed full, or its unresolved messages reached a limit of the stream.
 
-    The subscriber fails once its queue has been full for `shared_stream_overflow_grace`. If its watcher can fall behind
-    alone, the subscriber usually fails as soon as a sibling waits for more messages.
+    The subscriber fails once its queue has been full for `shared_stream_overflow_grace`. If the watcher can fall behind
+    alone, the subscriber usually fails earlier: as soon as a sibling waits for more messages.
     """
 
 

@@ -142,8 +142,8 @@ async def assets(
 def _is_like(text: str, pattern: str | None) -> bool:
     """Return whether the text contains the pattern, ignoring case. In a pattern, `%` stands for any text.
 
-    The function finds the pieces between the `%` one after the other. A regular expression would try all ways to divide
-    the text among the `%`, which can block the process.
+    The function finds the pieces between the `%` in order. A regular expression would try all ways to divide the text
+    among the `%`, which can block the process.
     """
     if pattern is None:
         return True

@@ -34,9 +34,9 @@ async def mark_restored(
 ) -> Restored:
     """Set watchers back to `margin` before the time of the backup. The service must be stopped.
 
-    At the next start of the service, each watcher of a log, such as a Kafka topic, reads the later messages again. A
-    message that has an event creates no second event. If a cleaning has deleted later events of a watcher, the watcher
-    is set back only to the end of the deleted events. Otherwise their messages would create events again.
+    At the next start of the service, each watcher of a log, such as a Kafka topic, reads the messages from that time on
+    again. A message that has an event creates no second event. If a cleaning has deleted events from that time on, the
+    watcher is set back only to the end of the deleted events. Otherwise the messages would create these events again.
 
     A repeated call can set the watchers back further, but not forward.
 
