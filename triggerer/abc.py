@@ -247,63 +247,65 @@ class SharedStreamProducer(ABC):
     ) -> None:
         """Advance several lanes in one call. Each batch contains the next events of one lane.
 
-        An optional method for producers whose messages each form their own lane, because one call of `advance` and one
-        task for each message would be expensive. If a producer overrides this method and sets
-        `lanes_advance_side_by_side`, the runtime never calls `advance`. Calls of this method may overlap, with events
-        of different lanes.
+        If each message is a lane of its own, override this method and set `lanes_advance_side_by_side`. The runtime
+        then never calls `advance`, which would need one call and one task for each message. Calls of this method may
+        overlap, with events of different lanes.
 
         Args:
-            report: Call this function on the event loop to let some lanes continue early. Its argument is the indices
-                of the batches that are advanced already. When this method returns, all batches count as advanced.
+            report: Call this function on the event loop with the indices of batches that are advanced already, so that
+                their lanes continue early. When this method returns, all batches count as advanced.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
     async def run(self) -> None:  # noqa: B027  (an optional hook)
-        """Work concurrently with the poll, for instance to renew locks or to receive messages. Off by default.
+        """Work concurrently with the poll, for instance to renew locks or to receive messages.
 
-        Awaited once, in a separate task, when the group starts. Returning or raising ends the group.
+        Awaited once, in a separate task, when the group starts, but only if the method is overridden. Returning or
+        raising ends the group.
 
-        The method may run long before `open_stream` is first iterated: after a restore of the database, the poll waits
-        until the watchers are rewound. While a stopping group waits for its outstanding events, the method continues.
+        `open_stream` may be iterated much later: after a restore of the database, the poll waits until the watchers are
+        rewound. While a stopping group waits for its outstanding events, the method continues.
 
         Cancellation: When the group ends, before `aclose`.
         """
 
     def use_state(self, state: StreamState) -> None:  # noqa: B027  (an optional hook)
-        """Receive the object by which the producer reads and saves the stream's state. Off by default.
+        """Receive the object with which the producer reads and saves the stream's state.
 
         Called once, before `open_stream`. The runtime reads the state only if this method is overridden.
         """
 
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
-        """Return the state after these items, to be stored in the transaction of their events. Off by default.
+        """Return the state after these items. The runtime stores the state in the transaction of the items' events.
 
-        Override this method to save a transaction: without it, `advance` stores the state after the events. Not called
-        if `lanes_advance_side_by_side` is set.
+        Override this method to need one transaction instead of two. Otherwise `advance` stores the state after the
+        events. Not called if `lanes_advance_side_by_side` is set.
 
         - The items are the next items of each lane, in order. All subscribers have passed the items, but the trigger
           events are not durable yet. So do not acknowledge the items at the source.
-        - After the transaction, even if it failed, `advance` receives these items, perhaps with later items. Save the
-          state there as usual. If the state is stored already, nothing is written.
-        - Until then, save no older state. So if `open_stream` saves states, it must wait for `advance`.
+        - After the transaction, even if it failed, `advance` receives these items, perhaps with later items. `advance`
+          must save the state as usual. If the transaction has stored the state, `save` writes nothing.
+        - Between this call and that call of `advance`, save no older state, neither in `open_stream` nor elsewhere.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
     def use_mark(self, mark: StoreMark) -> None:  # noqa: B027  (an optional hook)
-        """Receive the stream's mark. A producer that can store a text with each position at the broker overrides this.
+        """Receive the stream's mark. With the mark, the producer detects that the database was restored from a backup.
 
-        Called once, before `open_stream`. Not called in tests without a store.
+        Override this method if the producer can store a text with each position at the broker. Called once, before
+        `open_stream`. Not called in tests without a store.
         """
 
     def use_standing(self, report: ReportStanding) -> None:  # noqa: B027  (an optional hook)
-        """Receive the function that shows operators which lanes stand, and why. Off by default.
+        """Receive the function with which the producer shows operators that a lane stands.
 
         A lane stands if its next message has reached the limit of deliveries, and the source does not accept the
         message as a dead letter. Called once, before `open_stream`.
 
         Args:
-            report: Call this function on the event loop, any number of times, with a lane and the reason. The stream's
-                watchers are then shown as failing. Call it with None when the lane continues. It never raises.
+            report: Call this function on the event loop with the lane and the reason. The stream's watchers are then
+                shown as failing. When the lane continues, call the function with the lane and None. The function never
+                raises, and may be called any number of times.
         """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
@@ -368,7 +370,7 @@ class SharedStreamProducer(ABC):
         Several generators may be open at once, even for one lane, and even before `open_stream` is iterated. An error
         of one generator ends neither the others nor the group.
 
-        The store keeps lanes as JSON. If a lane of `get_advance_lane` contains lists or tuples, `lane` has tuples.
+        `lane` may come from the store, which keeps lanes as JSON. So lists and tuples in a lane arrive as tuples.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
@@ -575,7 +577,7 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         Raises:
             ConfigurationError: A setting is wrong.
             BrokerRefused: The broker refuses the login, or does not have the source.
-            BrokerUnavailable: The broker does not answer, perhaps only from this machine.
+            BrokerUnavailable: The broker does not answer this machine.
         """
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
@@ -621,8 +623,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     ) -> AsyncIterator[TriggerEvent]:
         """Make trigger events from raw events. An async generator.
 
-        Yield all trigger events that derive from a raw event before pulling the next raw event. Pulling the next one
-        tells the runtime that the filter is done with the previous one.
+        Yield all trigger events that derive from a raw event before pulling the next raw event. By pulling an event,
+        the filter tells the runtime that it is done with the previous event.
         """
         raise NotImplementedError(
             f"{type(self).__qualname__} has a stream key but no filter_shared_stream()"

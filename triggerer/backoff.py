@@ -32,9 +32,9 @@ would cost more than a successful request.
 class Backoff:
     """The delays between attempts at one task, in seconds.
 
-    Each delay is random, between zero and a ceiling. So clients that failed together do not retry together. The ceiling
-    doubles with every failure, from `first` up to `longest`. After an attempt that ran for at least `healthy_after`
-    seconds, the ceiling is `first` again.
+    Each delay is random, so that clients that failed together do not retry together. The ceiling of the delays doubles
+    with every failure, from `first` up to `longest`. After an attempt that ran for at least `healthy_after` seconds,
+    the ceiling is `first` again.
 
     Source: "Exponential backoff and jitter", AWS Architecture Blog, 2015.
     """

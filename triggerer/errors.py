@@ -1,7 +1,7 @@
 """Every error of the project, grouped by who has to act.
 
-An error's message names the object, such as the DAG or the run. Useful values are attributes, and `hint` says what to
-do next, if anything can be done.
+An error's message names the object, such as the DAG or the run. Values that a caller may need are attributes. `hint`
+says what to do next, if anything can be done.
 """
 
 from __future__ import annotations
@@ -190,13 +190,13 @@ class AckTimeout(PluginError):
 class SubscriberOverflow(PluginError):
     """A subscriber held up its stream: its queue stayed full, or its unresolved messages reached a limit of the stream.
 
-    The subscriber fails once its queue has been full for `shared_stream_overflow_grace`. If its watcher can fall behind
-    alone, the subscriber usually fails as soon as a sibling waits for more messages.
+    The subscriber fails once its queue has been full for `shared_stream_overflow_grace`. If the watcher can fall behind
+    alone, the subscriber usually fails earlier: as soon as a sibling waits for more messages.
     """
 
 
 class GroupEnded(PluginError):
-    """The group of a shared stream has ended or cannot begin. `__cause__` may say why. A new group replaces it."""
+    """The group of a shared stream has ended or cannot start. `__cause__` may say why. A new group will follow."""
 
     def __init__(self, message: str, *, key: Hashable = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -216,7 +216,7 @@ class BrokerRefused(BrokerError):
 
 
 class BrokenRanges(TriggererError):
-    """Ranges of offsets cannot be read as they are: there is a gap or an overlap, or messages are gone."""
+    """Ranges of offsets cannot be read. For example, offsets are missing, two ranges overlap, or messages are gone."""
 
 
 class StoreError(TriggererError):
@@ -278,7 +278,7 @@ class SparkError(TriggererError):
 
 
 class SubmitFailed(SparkError):
-    """An application could not be submitted: its file is missing or unfit, or the cluster refused or did not answer."""
+    """An application or a Spark session could not start: for example, a file is missing, or the cluster refused it."""
 
 
 class RunFailed(SparkError):

@@ -1,4 +1,4 @@
-"""The errors of the HTTP libraries that client libraries use: httpx, or its successor httpx2 if that is installed."""
+"""The errors of the HTTP libraries that client libraries use: httpx and its successor httpx2."""
 
 from __future__ import annotations
 

@@ -74,9 +74,10 @@ class Gate:
         await self._app(scope, receive, answer.send)
 
     def _check_host(self, headers: MutableMapping[bytes, str]) -> None:
-        """Refuse a host name that is not ours.
+        """Check that the request's `Host` is an allowed name.
 
-        A hostile page could make its own host name resolve to this machine (DNS rebinding).
+        Otherwise a hostile page could make its own host name resolve to this machine, and read this API's answers (DNS
+        rebinding).
 
         Raises:
             WrongHost: The name is not allowed.
@@ -95,7 +96,10 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Take the scheme, the host and the path's prefix from the `X-Forwarded-` headers, as the first proxy set them."""
+    """Apply the scheme, the host and the path's prefix of the `X-Forwarded-` headers to the request.
+
+    If a header has several values, the first value counts. The proxy next to the client has set this value.
+    """
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()
@@ -163,8 +167,8 @@ class _Answer:
             if b"cache-control" not in present:
                 headers.append((b"cache-control", _NO_CACHE))
             message["headers"] = headers
-            # Do not send the headers yet: the ETag is computed from the body, which comes next. Exception: send the
-            # headers of a streamed answer (without a length) now, because its first bytes may come much later.
+            # The ETag is a header, and is computed from the body. So send the headers together with the body.
+            # Exception: a streamed answer has no length. It gets no ETag, and its headers are sent at once.
             is_whole = b"content-length" in present
             if self._is_read and is_whole and message["status"] == 200 and b"etag" not in present:
                 self._start = message

@@ -40,10 +40,7 @@ def audit(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List the changes that people and programs made, newest first.
-
-    The commands and the HTTP API record each change in the same transaction as the change itself. Secrets are hidden.
-    """
+    """List the changes that people and programs requested, newest first. Secrets are hidden."""
 
     async def ask(session: AsyncSession) -> list[AuditView]:
         from triggerer.store.audit.listing import list_audit

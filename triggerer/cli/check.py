@@ -28,9 +28,9 @@ def check(
 ) -> None:
     """Check the settings, the DAG files and the brokers, without a database; exit code 1 if something is wrong.
 
-    Prints each watcher's delivery guarantee, from the message to the asset event. A watcher that requires a stronger
-    guarantee is an error. A broker that does not answer is only a warning, because the service may run on another
-    machine.
+    Prints each watcher's delivery guarantee, from the message to the asset event. If a watcher requires a stronger
+    guarantee than it gets, that is an error. If a broker does not answer, that is only a warning, because the service
+    may run on another machine.
     """
     settings = settings_for(config, dags_folder=dags_folder)
     _check_settings(settings)

@@ -63,8 +63,8 @@ def completion(
 
     For fish: triggerer completion fish > ~/.config/fish/completions/triggerer.fish
 
-    With --config FILE, the completed names always come from the database that FILE configures. Otherwise they come
-    from the database that the command being completed would use.
+    The completed names come from the database of the command that you complete. With --config FILE, they always come
+    from the database that FILE configures.
     """
     chosen = shell or Path(os.environ.get("SHELL", "")).name
     if chosen not in _SCRIPTS:

@@ -110,8 +110,8 @@ def clean(
 
     An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset.
 
-    An asset event also stays while its message may be processed again: the broker may redeliver the message, or the
-    message is stored or parked. Without the old event, the message would create a second event.
+    An asset event also stays while its message may be processed again. Otherwise the message would create a second
+    event.
     """
     instant = None if before is None else options.parse_instant_or_age(before, "--before")
     settings = settings_for(config)

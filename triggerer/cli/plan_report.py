@@ -192,7 +192,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
 
 
 def _differs(one: DagPlan) -> bool:
-    """Whether to list the DAG: it gets other runs, does not wait for queued events any longer, or has an error."""
+    """Whether to list the DAG: its runs change, queued events are dropped, or it has an error."""
     return (
         one.error is not None
         or one.before != one.after

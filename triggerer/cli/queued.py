@@ -87,9 +87,9 @@ def delete(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete the queued events of a DAG or of an asset. With both, delete the asset's events in the DAG's queue.
+    """Delete the queued events of a DAG or of an asset. With --dag and --asset, delete the asset's events for the DAG.
 
-    The asset events themselves stay, but no run of the DAG will receive them.
+    The asset events themselves stay, but no run will take them from the queue.
     """
     if dag is None and asset is None:
         wrong_use("give --dag, --asset or both")

@@ -72,7 +72,7 @@ def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None
 
 
 def _exit_before_long() -> None:
-    """Start a timer that ends the process. The service calls this when it has ended.
+    """Start a timer that ends the process. Called at the end of the service.
 
     At exit, Python waits for the threads in which plugins' code runs. Without the timer, a thread that never returns
     would keep the process alive.

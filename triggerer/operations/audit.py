@@ -1,7 +1,7 @@
 """The audit: a row for each change that a person or program requested.
 
 The row is written in the transaction of the change. If a change takes many transactions, such as a cleaning, the row is
-written in the first transaction, or before.
+written at the start of the change.
 """
 
 from __future__ import annotations

@@ -145,9 +145,9 @@ async def start_key_backfill(
 async def _checked(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> tuple[list[str], list[DagRunInfo]]:
-    """Return the keys without repeats, and a run of the timetable for each.
+    """Return the keys without repeats, and the timetable's run for each key.
 
-    The list of runs is empty if the timetable produces no keys.
+    If the timetable produces no keys, the list of runs is empty.
     """
     schedule = await _schedule(session, dag_id)
     if not keys:

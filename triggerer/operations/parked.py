@@ -57,10 +57,10 @@ async def replay_messages(
     """Deliver parked messages to their watchers again.
 
     Args:
-        ids: The ids of messages. Empty: all parked messages, except messages of watchers that no file declares.
+        ids: The ids of messages. Empty: all parked messages of watchers that a file declares.
         asset, watcher: Deliver only messages of this watcher of the asset. None: of all watchers.
     Raises:
-        UnknownMessage: One of `ids` is the id of no stored or parked message.
+        UnknownMessage: One of `ids` belongs to no message.
         UnknownWatcher: The watcher never existed.
         TriggererError: No file declares `watcher`, or the watcher of one of `ids`. Without `ids` and `watcher`: there
             are parked messages, but no file declares any of their watchers.
@@ -91,7 +91,7 @@ async def discard_messages(
         ids: The ids of messages. Empty: all stored and parked messages.
         asset, watcher: Delete only messages of this watcher of the asset. None: of all watchers.
     Raises:
-        UnknownMessage: One of `ids` is the id of no stored or parked message.
+        UnknownMessage: One of `ids` belongs to no message.
         UnknownWatcher: The watcher never existed.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)

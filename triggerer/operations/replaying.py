@@ -29,7 +29,7 @@ async def replay_watcher(
     Raises:
         UnknownWatcher: There is no such watcher.
         TriggererError: The watcher has no shared stream, or `start` is in the future. Or `again` is False, and a
-            cleaning has deleted events from after `start`: the messages of these events would make events again.
+            cleaning has deleted events from after `start`. The replay would create the deleted events again.
     """
     asked = await ask_for_replay(session, asset, name, start=start, reemit=again)
     await record(

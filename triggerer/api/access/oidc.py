@@ -50,7 +50,7 @@ class OidcProvider:
         key: Signs the cookie of an unfinished sign-in. Each process of the API that has this key can finish a sign-in
             that another process has started.
     Raises:
-        ConfigurationError: The extra `oidc` is not installed.
+        ConfigurationError: The extra `oidc` is not installed, or the client's secret cannot be read.
     """
 
     def __init__(self, settings: Settings, key: bytes) -> None:

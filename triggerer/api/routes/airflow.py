@@ -140,10 +140,10 @@ async def assets(
 
 
 def _is_like(text: str, pattern: str | None) -> bool:
-    """Return whether the text contains the pattern, in any case. In a pattern, `%` is any text.
+    """Return whether the text contains the pattern, ignoring case. In a pattern, `%` stands for any text.
 
-    Each piece of the pattern is searched for behind the piece before it. A regular expression would try all ways to
-    divide the text among the `%`, which can block the process.
+    The function finds the pieces between the `%` in order. A regular expression would try all ways to divide the text
+    among the `%`, which can block the process.
     """
     if pattern is None:
         return True

@@ -134,7 +134,7 @@ async def _record(
 def _idempotency_key(source: str, event_id: str) -> str:
     """Return the key of a CloudEvent. Two events have one key only if both `source` and `id` are equal.
 
-    The slashes of the id are escaped, so the id is the part after the key's last slash.
+    A source may contain slashes. The slashes of the id are escaped, so the key's last slash separates source and id.
     """
     escaped = event_id.replace("%", "%25").replace("/", "%2F")
     return f"ce/{source}/{escaped}"

@@ -61,7 +61,7 @@ async def graph(
 ) -> AssetGraph:
     """Show the graph of assets and DAGs, of at most 2,000 nodes.
 
-    With `around`, show only the nearest nodes of one asset, at most 100. They include watchers.
+    With `around`, show only the nodes near one asset, at most 100. Watchers are included.
     """
     async with api.use.reading() as session:
         if around is None:

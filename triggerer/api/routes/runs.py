@@ -152,7 +152,10 @@ async def retry(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> Run
 async def clear(
     api: Api, access: Caller, dag_id: InPath, run_id: InPath, data: JSONBody[Clearing | None] = None
 ) -> RunView:
-    """Queue an ended run again and repeat the given tasks, even if they succeeded. The tasks emit events again."""
+    """Queue an ended run again and repeat the given tasks, even if they succeeded. The tasks emit events again.
+
+    Without tasks, all tasks are repeated.
+    """
     tasks = data.tasks if data is not None else []
     async with api.use.changing() as session:
         await clear_run(session, access.actor(), part(dag_id), part(run_id), tasks=tasks)

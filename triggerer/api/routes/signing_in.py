@@ -127,7 +127,7 @@ def _session_cookie(request: AnyRequest, secret: str, *, max_age: int = _SESSION
 def _cookie(request: AnyRequest, name: str, value: str, *, max_age: int) -> Cookie:
     """Return a cookie. A `max_age` of 0 deletes the browser's cookie of this name.
 
-    A cookie that deletes needs the same attributes: a browser ignores a `__Host-` cookie that is not secure.
+    A deletion needs all attributes too, because a browser ignores a `__Host-` cookie that is not secure.
     """
     return Cookie(
         key=name,

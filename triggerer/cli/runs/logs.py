@@ -72,7 +72,7 @@ def _copy(config: Path | None, row: RunView, out: BinaryIO) -> None:
 
     Raises:
         NoLog: There is neither a file nor a copy.
-        TriggererError: The file cannot be read.
+        TriggererError: The file or the copy cannot be read.
     """
     log = open_file(row)
     if log is not None:

@@ -69,7 +69,9 @@ def retry(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Queue a failed or cancelled run again, or many runs. Tasks that succeeded are not repeated.
+    """Queue a failed or cancelled run again, or many runs.
+
+    A task that succeeded is repeated only if another task needs its result.
 
     Choose one run by DAG_ID with either RUN_ID or --last. Choose many runs by at least one of --dag, --state, --from
     and --to.

@@ -117,7 +117,7 @@ def _choice(many: ManyRuns, dag_id: str | None, states: Sequence[str]) -> EndedR
 
 
 def _may_queue(chosen: Chosen) -> bool:
-    """Ask the user whether to go on. If stdin is no terminal, nobody can answer, so return True without asking."""
+    """Ask the user whether to go on. If stdin is no terminal, as in a script, return True without asking."""
     if not sys.stdin.isatty():
         return True
     runs = f"{counted(chosen.runs, 'run')} of {counted(chosen.dags, 'DAG')}"

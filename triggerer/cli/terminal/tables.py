@@ -1,9 +1,7 @@
 """Prints tables without breaking words, so that a user can copy ids and URIs at any width of the terminal.
 
-If a column does not fit on the terminal, its `Kind` decides: its cells are printed beneath their rows, or the column is
-left out. In a file or a pipe, each row is one line, for grep.
-
-Rich's tables would break or cut cells that do not fit.
+Rich's tables would break or cut cells that do not fit. Here, the cells of a column that does not fit are printed
+beneath their rows, or the column is left out (`Kind`). In a file or a pipe, each row is one line, for grep.
 """
 
 from __future__ import annotations

@@ -195,8 +195,8 @@ def replay(
 
     Without --again, messages that already have asset events create no second events.
 
-    A running service starts the replay at once, otherwise the service does so at its next start. If the replay cannot
-    start, the watcher's error says why.
+    A running service starts the replay at once. If no service runs, the replay starts with the service. If the replay
+    cannot start, the watcher's error says why.
     """
     asset, name = split_watcher(watcher)
     instant = (

@@ -21,8 +21,8 @@ _GROWTH: Final = 1.01
 class Bounds:
     """Finds out whether the database is full.
 
-    Events are counted only if `max_events` may be exceeded. Between two counts, the number is estimated: the last count
-    plus the growth of the highest event id. Deletions and unused ids make the estimate too high.
+    A count reads all events. So events are counted only if an estimate exceeds `max_events`. The estimate is the last
+    count plus the growth of the highest event id. It is too high if events were deleted or ids are unused.
 
     Args:
         max_events: The database is full if it has more events than this. None: no limit.
@@ -47,7 +47,8 @@ class Bounds:
     async def size_to_save(self, session: AsyncSession) -> int | None:
         """Return the size of PostgreSQL's files after a cleaning, if they are still larger than `max_bytes`; else None.
 
-        The caller saves this size. `cut` finds the database full again only when the files have grown by `_GROWTH`.
+        The caller saves this size, because PostgreSQL's files rarely shrink when rows are deleted. `cut` finds the
+        database full again only when the files have grown to `_GROWTH` times this size.
         """
         size = await database_bytes(session)
         is_full = self._max_bytes is not None and size > self._max_bytes

@@ -47,9 +47,13 @@ async def clean(
 ) -> Cleaned:
     """Delete old runs with their data, old events that nothing needs any longer, old logs, and other old rows.
 
-    An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
-    its message is stored or parked, or may be delivered again: without the event, the message would make another event.
-    The `Idempotency-Key` values of HTTP requests from before `limits.events` are deleted, too, but not counted.
+    An event stays in these cases:
+
+    - The event waits for a DAG, belongs to a run that stays, or is the newest event of its asset.
+    - The event's message is stored or parked, or may be delivered again. Otherwise the message would create a second
+      event.
+
+    `Idempotency-Key` values of HTTP requests from before `limits.events` are deleted, too, but not counted.
 
     Args:
         ack_timeout: The setting `shared_stream_ack_timeout`.

@@ -53,8 +53,8 @@ async def clean_events(
         quiet_since: A watcher's event stays if it is not older than this instant, see `OldEvent.is_quiet`.
     """
     limits = cleaned.before
-    # Also read events up to the limit for runs, even if these events are too new to be deleted. If the run that emitted
-    # such an event was deleted, the event's key must be released.
+    # Also read events that are too new to be deleted, up to the limit for runs. If such an event's run was deleted, the
+    # event's key must be released.
     read_before = max(limits.events or NEVER, limits.runs or NEVER)
     async with database.reading() as session:
         sieve = Sieve(
@@ -86,9 +86,8 @@ async def clean_events(
             began = time.monotonic()
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.marked:
-                    # A replay that was requested in the meantime needs its watcher's events. `mark_cleaned` returns
-                    # such watchers. It also makes the store refuse replays that are requested from now on and need
-                    # deleted events.
+                    # After `mark_cleaned`, the store refuses replays that need the deleted events. If a watcher's
+                    # replay was requested earlier, `mark_cleaned` returns the watcher, and the watcher's events stay.
                     sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]

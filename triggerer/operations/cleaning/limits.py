@@ -42,8 +42,7 @@ class Limits:
     def with_room(self, before: datetime) -> Limits:
         """Return these limits for a database that is full: events and runs from before this instant are old, too.
 
-        Events that belong to a run can be deleted only with the run. If the limit for runs is None, these runs and
-        their events stay.
+        If the limit for runs is None, all runs stay, and with them the events that belong to runs.
         """
         runs = None if self.runs is None else max(self.runs, before)
         return replace(self, events=max(self.events or before, before), runs=runs)

@@ -17,7 +17,9 @@ async def _report_nothing() -> None:
 
 
 class Pace:
-    """Slows a cleaning down, and reports that the cleaning is alive. Call `give_way` or `step` after each step.
+    """Slows a cleaning down, and reports that the cleaning is alive.
+
+    Call `give_way` after a transaction that wrote, and `step` after a transaction that only read.
 
     Args:
         report: Called at most every 20 s, between two steps. If it raises an error, the cleaning ends with that error.
@@ -37,7 +39,7 @@ class Pace:
         await self.step()
 
     async def step(self) -> None:
-        """Report that the cleaning goes on, if a report is due. Call this after a step that only read."""
+        """Report that the cleaning is alive, if a report is due."""
         if time.monotonic() >= self._report_due:
             await self._report()
             self._report_due = time.monotonic() + _REPORT_EVERY.total_seconds()

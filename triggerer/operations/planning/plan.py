@@ -132,8 +132,8 @@ async def plan_folder(
 ) -> FolderPlan:
     """Return the changes that a folder would make if it replaced the present one. Nothing is changed.
 
-    The scheduler's own code replays the history for the present and for the new definition of each DAG. Events that
-    tasks of the new files would emit are not in the history. No transaction is open during the computation.
+    The scheduler's own code replays the recorded events (the history), for the present and for the new definition of
+    each DAG. The history lacks events that tasks of the new files would emit. No transaction is open during the replay.
 
     Args:
         since: The start of the history. None: a week ago, or the time of the oldest replayed event if that is earlier.
@@ -210,7 +210,7 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the watchers that differ, and the assets that DAGs wait for but that may get no events.
+    """Add the watchers that the new folder changes, and the assets that may get no events although DAGs wait for them.
 
     With `dag`, add only assets that this DAG waits for in the present or the new folder, and their watchers.
     """

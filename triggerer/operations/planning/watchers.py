@@ -45,7 +45,7 @@ def plan_watchers(
     renamed: dict[AssetKey, AssetKey],
     backlogs: Mapping[WatcherKey, Backlog],
 ) -> list[WatcherPlan]:
-    """Return the watchers that differ, sorted by asset and name.
+    """Return the watchers that the new files add, remove or change, sorted by asset and name.
 
     Args:
         renamed: Maps the present identity of a renamed asset to its new identity. The asset keeps its watchers.

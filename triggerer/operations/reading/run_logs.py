@@ -39,7 +39,7 @@ def open_file(row: RunView) -> BinaryIO | None:
 
 
 def read_parts(row: RunView, log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the bytes of a run's log from `start` on, each part with its position, see `parts_of`.
+    """Yield the bytes of a run's log from `start` on, each part with its position. Bytes that were cut are left out.
 
     Raises:
         TriggererError: The log cannot be read.

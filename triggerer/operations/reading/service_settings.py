@@ -73,7 +73,7 @@ async def list_service_settings(
 
 
 def merged(processes: Sequence[SettingsOfProcess]) -> list[ServiceSettingView]:
-    """Return each setting once: with its value in one process that uses the setting, and with all other values."""
+    """Return each setting once: its value in one process that uses it, and the processes that have another value."""
     found: dict[tuple[str, str], list[tuple[SettingsOfProcess, dict[str, Any]]]] = {}
     for process in processes:
         for one in process.settings:

@@ -62,7 +62,7 @@ def copy_url(ship: str, row: RunView) -> str | None:
 
 @asynccontextmanager
 async def open_copy(ship: str, row: RunView) -> AsyncIterator[LogCopy | None]:
-    """Yield the copy of a run's log, or None if `copy_url` returns None.
+    """Yield the copy of a run's log. None: there is no copy, see `copy_url`.
 
     Args:
         ship: The setting `[logs] ship`.

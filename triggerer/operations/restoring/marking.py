@@ -34,9 +34,9 @@ async def mark_restored(
 ) -> Restored:
     """Set watchers back to `margin` before the time of the backup. The service must be stopped.
 
-    At the next start of the service, each watcher of a log, such as a Kafka topic, first reads the messages since that
-    instant again. A message that has an event makes no second event, because the store knows its key. If a cleaning has
-    deleted a watcher's events from after that instant, the watcher is set back only to the limit of the cleaning.
+    At the next start of the service, each watcher of a log, such as a Kafka topic, reads the messages from that time on
+    again. A message that has an event creates no second event. If a cleaning has deleted events from that time on, the
+    watcher is set back only to the end of the deleted events. Otherwise the messages would create these events again.
 
     A repeated call can set the watchers back further, but not forward.
 
