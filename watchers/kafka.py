@@ -61,8 +61,9 @@ class KafkaEventTrigger(MessageTrigger):
 
     Args:
         topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. A new topic that
-            matches the pattern is found within `metadata_max_age_ms`, and read from its beginning. A pattern never
-            matches dead-letter topics.
+            matches the pattern is found within `metadata_max_age_ms`, and read from its beginning. Exception: if no
+            topic matched, and the stream is opened again after a restart or an error, topics that were created in the
+            meantime are read from `start`. A pattern never matches dead-letter topics.
         connection: The section `[connections.<connection>]` of the configuration.
         group_id: The consumer group, for which positions are committed. The default is `triggerer-` and a digest of
             topics and connection; the trigger's other arguments do not change it.
@@ -181,7 +182,8 @@ class KafkaRangeTrigger(BaseEventTrigger):
       contain the offsets from `from` up to `rewound_from` too, but for the lost messages.
 
     Args:
-        topics: As for `KafkaEventTrigger`.
+        topics: As for `KafkaEventTrigger`. But a topic that a pattern finds after the first look-up is always read from
+            its beginning.
         interval: Seconds between two look-ups of the partitions' ends.
         max_offsets: The most offsets of one event. More new offsets make several events. None: no limit.
         connection: The section `[connections.<connection>]` of the configuration. If its `isolation_level` is

@@ -65,6 +65,7 @@ class Link:
 
     Attributes:
         paused: True: receive no messages.
+        is_given_back: True once a message of the session has failed; see `Holder`.
         quiet_since: When the last message came. If a session stays empty for `session_idle_s` after this time, the
             session is closed.
         not_before: Receive no message before this time, because a message of the session has failed.
@@ -75,6 +76,7 @@ class Link:
         self.session_id = session_id
         self.paused = False
         self.closed = False
+        self.is_given_back = False
         self.locks = MessageLocks(stream.calls, stream.mark_settled, are_renewed=session_id is None)
         self._session = None if session_id is None else SessionLock(stream.calls)
         self._settler = Settler(
@@ -106,6 +108,8 @@ class Link:
                 continue
             if request.settlement is not Settlement.COMPLETE:
                 self._stream.in_flight.forget(request.delivery)
+            if request.gives_back and self.is_session:
+                self.is_given_back = True
             if self.closed:
                 self._settler.finish(request, is_settled=False)
             else:
@@ -191,7 +195,7 @@ class Link:
         for received in messages:
             delivery = delivery_of(received, self, self._stream.entity)
             before = in_flight.find(delivery.key)
-            if before is not None:
+            if before is not None and not before.link.is_given_back:
                 before.link.lose(before)
                 before.come_again(delivery)
                 self.locks.add(before, now)

@@ -19,7 +19,14 @@ Lane = tuple[str, str | int]
 
 
 class Holder(Protocol):
-    """The holder of messages' locks: a `Link`."""
+    """The holder of messages' locks: a `Link`.
+
+    Attributes:
+        is_given_back: True from the moment at which a message of the holder's session has failed. The session is then
+            closed, and its messages come again as other deliveries. The event loop and the SDK's thread set this value.
+    """
+
+    is_given_back: bool
 
     @property
     def is_session(self) -> bool:

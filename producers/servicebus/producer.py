@@ -109,6 +109,9 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     def _next(self) -> Delivery | None:
         while self._arrived and not self._paused:
             delivery = self._arrived.popleft()
+            if delivery.link.is_given_back:
+                # This message comes again after the failed message of its session.
+                continue
             waiting = self._by_paused_lane.get(delivery.lane)
             if waiting is None:
                 return delivery
@@ -152,7 +155,11 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
             done = partial(settled_lanes.mark_settled, place)
             for item in batch:
                 request = self._request_for(item, done)
-                by_link.setdefault(request.delivery.link, []).append(request)
+                link = request.delivery.link
+                if request.gives_back and link.is_session:
+                    # Yield no later message of the session. The SDK's thread carries the request out only later.
+                    link.is_given_back = True
+                by_link.setdefault(link, []).append(request)
         for link, requests in by_link.items():
             THREAD.call(partial(link.add_settle_requests, requests))
         with reporting(report, settled_lanes.take_settled):

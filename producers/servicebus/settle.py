@@ -52,6 +52,11 @@ class SettleRequest:
     description: str = ""
     is_settled: bool = False
 
+    @property
+    def gives_back(self) -> bool:
+        """True if the message comes again after it was settled."""
+        return self.settlement in (Settlement.ABANDON, Settlement.RELEASE)
+
 
 class Settler:
     """Carries out the requests to settle messages of one receiver.
@@ -109,8 +114,7 @@ class Settler:
         if not is_settled and request.delivery.link is not self._holder:
             request.delivery.link.add_settle_requests([request])
             return
-        gives_back = request.settlement in (Settlement.ABANDON, Settlement.RELEASE)
-        if gives_back and self._delay_session is not None:
+        if request.gives_back and self._delay_session is not None:
             self._is_given_back = True
             self._in_flight.forget_locked_by(self._holder)
         elif request.settlement is Settlement.COMPLETE:
@@ -144,6 +148,11 @@ class Settler:
                 is_settled = await self._settle_one(receiver, request)
             self._requests.popleft()
             self.finish(request, is_settled=is_settled)
+            if request.gives_back and self._delay_session is not None:
+                # The later messages of the session must come after the failed message. So all of them are given back,
+                # and come again in order.
+                self._delay_session(request.delay_s)
+                raise SessionOver("one of its messages failed")
 
     def _completions(self, receiver: ServiceBusReceiver) -> list[SettleRequest]:
         """Return the requests at the head of the queue that one call to Service Bus can complete together."""
@@ -206,14 +215,6 @@ class Settler:
         except sdk_errors.SessionLockLostError as error:
             raise SessionOver("its lock is lost") from error
         self._locks.forget(locked)
-        if self._delay_session is not None and request.settlement in (
-            Settlement.ABANDON,
-            Settlement.RELEASE,
-        ):
-            # The later messages of the session must come after the failed message. So all of them are given back, and
-            # come again in order.
-            self._delay_session(request.delay_s)
-            raise SessionOver("one of its messages failed")
         return True
 
 

@@ -45,9 +45,15 @@ class TopicBookmark:
 
 @dataclass(frozen=True, slots=True)
 class RangeBookmark:
-    """The bookmarks by topic. A topic that is no longer watched keeps its bookmarks."""
+    """The bookmarks by topic. A topic that is no longer watched keeps its bookmarks.
+
+    Attributes:
+        has_begun: Whether the watcher has looked up its topics. A topic that its pattern finds later is read from its
+            beginning. Every stored bookmark has begun, even if no topic matched the pattern.
+    """
 
     topics: Mapping[str, TopicBookmark] = field(default_factory=dict)
+    has_begun: bool = False
 
     def of_partition(
         self, topic: str, topic_id: str | None, number: int
@@ -89,7 +95,8 @@ class RangeBookmark:
             raise ValueError(
                 f"the bookmark has version {value['v']}, which this release does not know"
             )
-        return cls({name: _topic_from(found) for name, found in value["topics"].items()})
+        topics = {name: _topic_from(found) for name, found in value["topics"].items()}
+        return cls(topics, has_begun=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return the bookmark as JSON, about ten bytes for each partition."""

@@ -32,7 +32,7 @@ class LogEnds:
     partition.
 
     Args:
-        start: Where a watcher begins in a topic that is not in its bookmark.
+        start: Where a watcher begins in a topic that is not in its bookmark, unless its pattern finds the topic later.
     Attributes:
         left_out: The partitions that the last look-up left out, because their topic or leader had changed.
     """
@@ -59,7 +59,7 @@ class LogEnds:
         """Return the partitions that are unchanged since the previous look-up.
 
         A partition is left out once if it is new, if its topic was created again, or if its leader changed. Its offsets
-        may belong to another log than before.
+        may belong to another log than before. A partition that begins at `start` is not left out, but looked up again.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -67,13 +67,19 @@ class LogEnds:
         """
         try:
             with anyio.fail_after(self._settings.request_timeout_ms / 1000):
-                return await self._look_up(bookmark)
+                views = await self._look_up(bookmark)
+                while any(self._begins_at_start(bookmark, one.topic) for one in self.left_out):
+                    # After this look-up the bookmark has begun, and a partition that it left out would be read from its
+                    # beginning, not from `start`. So look up again, until no such partition is left out.
+                    views = await self._look_up(bookmark)
+                return views
         except TimeoutError:
             raise BrokerUnavailable(f"{self._what}: no answer in time") from None
 
     async def _look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         before = self._described or await self._describe()
         if not before:
+            self.left_out = ()
             return []
         await self._cluster.know_leaders(list(before))
         partitions = [
@@ -111,17 +117,20 @@ class LogEnds:
     async def _find_starts(
         self, bookmark: RangeBookmark, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where to begin in each partition whose topic is not in the bookmark, as `start` says.
+        """Return the offset of `start` in each partition that begins there.
 
-        A partition that is not in the result is read from its oldest offset. So is each topic that a pattern finds
-        after the first bookmark was stored.
+        A new partition that is not in the result is read from its oldest offset.
         """
+        new = [one for one in partitions if self._begins_at_start(bookmark, one.topic)]
+        return await self._start.find(self._consumer, new, self._what)
+
+    def _begins_at_start(self, bookmark: RangeBookmark, topic: str) -> bool:
+        """Return whether the partitions of a topic begin at `start`, and not at their oldest offset."""
         if self._start == Start():
             # `start` is "earliest", and the oldest offsets are looked up already.
-            return {}
-        is_later = self._topics.pattern is not None and bool(bookmark.topics)
-        new = [one for one in partitions if not (is_later or bookmark.knows(one.topic))]
-        return await self._start.find(self._consumer, new, self._what)
+            return False
+        is_found_later = self._topics.pattern is not None and bookmark.has_begun
+        return not (is_found_later or bookmark.knows(topic))
 
     async def _find_cuts(
         self,

@@ -108,7 +108,7 @@ def plan(
         most_ranges: The most ranges of one plan. Each partition gets one range before any partition gets its next.
     """
     warnings: list[str] = []
-    after = bookmark
+    after = replace(bookmark, has_begun=True)
     waiting: deque[Iterator[tuple[OffsetRange, PartitionBookmark, PartitionView]]] = deque()
     for view in views:
         current, deleted = _resume_at(bookmark, view, warnings)

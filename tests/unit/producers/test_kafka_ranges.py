@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from producers.kafka.ranges import log_ends
 from producers.kafka.ranges.bookmark import RangeBookmark
 from producers.kafka.ranges.log_bounds import Bounds, read_logs
 from producers.kafka.ranges.planning import OffsetRange, PartitionView, plan
+from producers.kafka.ranges.watching import new_ranges
+from producers.kafka.settings import KafkaSettings
 from producers.kafka.wire.cluster import TopicDescription
 from triggerer.errors import BrokerUnavailable, DagError
 from triggerer.testing import StreamHarness
@@ -388,3 +391,117 @@ def test_arguments_that_ranges_cannot_have_are_refused(arguments: Any, said: str
 def test_an_unknown_argument_is_a_mistake_of_the_call() -> None:
     with pytest.raises(TypeError, match="'colour'"):
         KafkaRangeTrigger("orders", colour="red")
+
+
+class GrowingCluster:
+    """A cluster whose topics have one partition each. A test creates topics, writes messages and elects leaders."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, int] = {}
+        self.epochs: Counter[str] = Counter()
+        self.before_second_description: Callable[[], object] = lambda: None
+        """Called once, between the two descriptions of the first look-up that finds a topic."""
+        self.descriptions = 0
+
+    async def topics(self) -> set[str]:
+        return set(self.ends)
+
+    async def describe(self, names: list[str], **_: Any) -> dict[str, TopicDescription]:
+        self.descriptions += 1
+        if self.descriptions == 2:
+            self.before_second_description()
+        return {
+            name: TopicDescription(name, "A", 1, None, (self.epochs[name],))
+            for name in names
+            if name in self.ends
+        }
+
+    async def know_leaders(self, topics: list[str]) -> None:
+        pass
+
+    async def beginning_offsets(self, partitions: list[TopicPartition]) -> Any:
+        return dict.fromkeys(partitions, 0)
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> Any:
+        return {one: self.ends[one.topic] for one in partitions}
+
+    async def epoch_ends(self, asked: dict[TopicPartition, int]) -> Any:
+        return {one: self.ends[one.topic] for one in asked}
+
+
+class RangesOfPattern:
+    """A watcher of a pattern with `start="latest"`, which can be stopped and started again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cluster = GrowingCluster()
+        self.stored: Any = None
+
+        async def nothing(*_: Any) -> None:
+            pass
+
+        monkeypatch.setattr(log_ends, "Cluster", lambda *_, **__: self.cluster)
+        monkeypatch.setattr(log_ends, "AIOKafkaConsumer", lambda **_: self.cluster)
+        monkeypatch.setattr(log_ends, "connect", nothing)
+        monkeypatch.setattr(log_ends, "stop_consumer", nothing)
+
+    @asynccontextmanager
+    async def start(self) -> AsyncIterator[AsyncIterator[list[tuple[str, int, int]]]]:
+        """Yield an iterator, whose items are the ranges of one look-up that changed the bookmark.
+
+        A range is a topic, the first offset and the end.
+        """
+        settings = KafkaSettings.from_mapping("test", {"bootstrap_servers": "localhost:1"})
+
+        async def found() -> AsyncIterator[list[tuple[str, int, int]]]:
+            async for ranges, bookmark in new_ranges(
+                ends, self.stored, interval_s=0.0, max_offsets=None
+            ):
+                self.stored = json.loads(json.dumps(bookmark))
+                yield [(one.topic, one.start, one.end) for one in ranges]
+
+        async with log_ends.open_log_ends(settings, ["^orders-.*"], "latest") as ends:
+            with anyio.fail_after(5):
+                yield found()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_the_first_topic_of_a_pattern_is_read_from_its_beginning_if_it_is_found_later(
+    monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    watcher = RangesOfPattern(monkeypatch)
+    async with watcher.start() as found:
+        assert await anext(found) == []
+        if not restarts:
+            watcher.cluster.ends["orders-a"] = 3
+            assert await anext(found) == [("orders-a", 0, 3)]
+    if restarts:
+        watcher.cluster.ends["orders-a"] = 3
+        async with watcher.start() as found:
+            assert await anext(found) == [("orders-a", 0, 3)]
+
+
+async def test_a_start_holds_for_a_topic_whose_leader_changes_during_the_first_look_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watcher = RangesOfPattern(monkeypatch)
+    cluster = watcher.cluster
+    cluster.ends = {"orders-a": 7, "orders-b": 7}
+    cluster.before_second_description = lambda: cluster.epochs.update(["orders-a"])
+    async with watcher.start() as found:
+        assert await anext(found) == []
+        cluster.ends = {"orders-a": 9, "orders-b": 7, "orders-c": 2}
+        assert await anext(found) == [("orders-a", 7, 9)]
+        assert await anext(found) == [("orders-c", 0, 2)]
+
+
+async def test_a_topic_of_a_pattern_may_be_deleted_during_the_first_look_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watcher = RangesOfPattern(monkeypatch)
+    cluster = watcher.cluster
+    cluster.ends = {"orders-a": 7}
+    cluster.before_second_description = cluster.ends.clear
+    async with watcher.start() as found:
+        assert await anext(found) == []
+        cluster.ends = {"orders-a": 2}
+        assert await anext(found) == [("orders-a", 0, 2)]

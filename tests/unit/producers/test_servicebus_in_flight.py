@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from producers.servicebus import in_flight as in_flight_module
+from producers.servicebus import link as link_module
 from producers.servicebus.in_flight import InFlight
 from producers.servicebus.link import Link
+from producers.servicebus.locks import SessionOver
 from producers.servicebus.message import Delivery
 from producers.servicebus.settle import Settlement, SettleRequest
 from triggerer.abc import BrokerMessage
@@ -20,6 +24,7 @@ class Elsewhere:
     """Another holder of a message, which records the settle requests that it gets."""
 
     is_session = False
+    is_given_back = False
 
     def __init__(self) -> None:
         self.orders: list[Any] = []
@@ -38,13 +43,23 @@ def delivery_by(link: Any, number: int = 1) -> Delivery:
     )
 
 
-def make_link(session_id: str | None = None) -> tuple[Link, InFlight]:
-    known = InFlight()
+def make_link(
+    session_id: str | None = None,
+    known: InFlight | None = None,
+    hand_over: Callable[[Sequence[Delivery]], None] = lambda _: None,
+) -> tuple[Link, InFlight]:
+    known = known or InFlight()
     stream: Any = SimpleNamespace(
-        calls=None,
+        calls=SimpleNamespace(what="stream of q"),
+        entity=None,
         in_flight=known,
+        paused=False,
+        room=100,
         mark_settled=lambda _: None,
+        count_redelivered=lambda _: None,
+        hand_over=hand_over,
         delay_session=lambda *_: None,
+        session_idle_s=lambda: 60.0,
     )
     return Link(stream, session_id=session_id), known
 
@@ -110,3 +125,53 @@ def test_what_was_done_is_remembered_within_a_bound(monkeypatch: pytest.MonkeyPa
     assert [known.is_done(one.key) for one in (first, second, third)] == [False, True, True]
     known.mark_done(third, is_completed=True)
     assert not known.is_done(third.key)
+
+
+class Broker:
+    """A double of `sdk.client`, which delivers some messages once."""
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = list(messages)
+        self.has_delivered = anyio.Event()
+
+    async def listen(self, *_: Any, **__: Any) -> list[Any]:
+        if not self.messages:
+            self.has_delivered.set()
+            await anyio.sleep_forever()
+        messages, self.messages = self.messages, []
+        return messages
+
+    receiver: Any = SimpleNamespace(
+        session=SimpleNamespace(locked_until_utc=datetime.now(UTC) + timedelta(days=1))
+    )
+
+
+@pytest.mark.parametrize("is_given_back", [False, True])
+async def test_a_message_that_comes_again_is_handed_over_again_if_its_session_was_given_back(
+    monkeypatch: pytest.MonkeyPatch, is_given_back: bool
+) -> None:
+    handed_over: list[Delivery] = []
+    link, known = make_link("one")
+    later, _ = make_link("one", known, handed_over.extend)
+    before, again = delivery_by(link), delivery_by(later)
+    known.add(before)
+    # The request to give the session back is still under way to `link`, which has lost the session.
+    link.is_given_back = is_given_back
+    monkeypatch.setattr(link_module, "sdk", broker := Broker(again))
+    monkeypatch.setattr(link_module, "delivery_of", lambda delivery, *_: delivery)
+    monkeypatch.setattr(again, "received", SimpleNamespace(locked_until_utc=None))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(later.serve, broker.receiver)
+        with anyio.fail_after(5):
+            await broker.has_delivered.wait()
+        tasks.cancel_scope.cancel()
+    assert handed_over == ([again] if is_given_back else [])
+    assert known.find(before.key) is (again if is_given_back else before)
+    assert before.link is (link if is_given_back else later)
+
+
+async def test_a_session_whose_message_fails_is_closed_even_if_that_message_has_no_lock() -> None:
+    link, _ = make_link("one")
+    link.add_settle_requests([SettleRequest(delivery_by(link), Settlement.ABANDON, lambda: None)])
+    with pytest.raises(SessionOver), anyio.fail_after(5):
+        await link.serve(Broker.receiver)

@@ -100,7 +100,7 @@ class Guard:
             try:
                 async with self._context.use.changing() as session:
                     await mark_used(session, found.id)
-            except StoreUnavailable as error:
+            except (TransientStoreError, ServerBusy) as error:
                 # The time of a token's last use is only information for people, so the request succeeds without it.
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
