@@ -11,7 +11,7 @@ from litestar.handlers import BaseRouteHandler
 from triggerer.api.access.csrf import refuse_other_origins
 from triggerer.api.access.rates import Rates
 from triggerer.api.access.roles import ORDER, Access, RoleName, RunIdentity
-from triggerer.errors import RoleNeeded, ServerBusy, SignInNeeded, StoreError, StoreUnavailable
+from triggerer.errors import RoleNeeded, ServerBusy, SignInNeeded, StoreError, TransientStoreError
 from triggerer.store.access.run_tokens import find_run_token
 from triggerer.store.access.secrets import RUN_PREFIX
 from triggerer.store.access.sessions import find_session, is_session_valid
