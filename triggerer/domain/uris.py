@@ -14,7 +14,9 @@ MAX_IDENTIFIER_LENGTH: Final = 1500
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 # RFC 3986, appendix A: unreserved, reserved, and percent-encoded octets.
 _ILLEGAL = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
-_USERINFO = re.compile(r"//[^/]*@")
+# A password may contain an unescaped "/" or "@". So after a ":", everything up to the last "@" counts as credentials,
+# as in `triggerer.observability.redaction`.
+_USERINFO = re.compile(r"//(?:[^/:]*+:.*|[^/]+)@", re.DOTALL)
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _RESERVED_SCHEMES: Final = frozenset({"airflow", "triggerer"})
 # Azure URIs have the container where other URIs have the user name.
@@ -57,8 +59,8 @@ _NEEDS: Final[dict[str, _Needs]] = {
 
 
 def _shown(uri: str) -> str:
-    """Return an unparsed URI for an error message, without its credentials."""
-    return _USERINFO.sub("//", uri)
+    """Return an unparsed URI for an error message, with `***` instead of its credentials."""
+    return _USERINFO.sub("//***@", uri)
 
 
 class CredentialsInUri(UserWarning):
@@ -119,10 +121,16 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
         parts = urlsplit(uri)
         _ = parts.port  # urllib checks the port only when it is read
     except ValueError as error:
-        raise DagError(f"{_shown(uri)!r} is not a URI: {error}") from error
+        shown = _shown(uri)
+        if shown == uri:
+            raise DagError(f"{uri!r} is not a URI: {error}") from error
+        # urllib's error can quote a part of the password, so neither its text nor its traceback is shown.
+        raise DagError(
+            f"{shown!r} is not a URI", hint="keep its credentials in a connection"
+        ) from None
     bare = _without_credentials(parts, stacklevel=stacklevel + 1)
     # The error shows the author's spelling; urlunsplit() may change it.
-    _check_parts(bare, str(value) if bare is parts else _shown(str(value)))
+    _check_parts(bare, _shown(str(value)))
     # urlunsplit() drops an empty query, and turns file:x into file:///x. So call it only if credentials were dropped.
     return uri if bare is parts else urlunsplit(bare)
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from functools import cache
+from hashlib import sha256
+from typing import Final
 from uuid import uuid4
+
+_LONGEST_HOST: Final = 40
+"""The most characters of a host in an id. A host name can have 64, and the database stores 80 characters of an id."""
 
 
 def new_instance_id() -> str:
@@ -56,4 +61,9 @@ def is_known_dead(instance_id: str) -> bool:
 
 
 def _host() -> str:
-    return socket.gethostname()[:40]
+    """Return this host's name. The end of a long name is replaced by a digest of the name."""
+    name = socket.gethostname()
+    if len(name) <= _LONGEST_HOST:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_HOST - 9]}-{digest}"

@@ -7,7 +7,15 @@ import pytest
 from tests.store.partitions import DAY, HOURS, asset, daily, emit_keys, partitioned
 from tests.store.scheduling import set_columns
 from tests.store.seeding import add_asset, add_dag, runs_of
-from triggerer.partitions import FanOutMapper, QuarterWindow, StartOfQuarterMapper, WaitUntil
+from triggerer.partitions import (
+    FanOutMapper,
+    MonthWindow,
+    QuarterWindow,
+    RollupMapper,
+    StartOfDayMapper,
+    StartOfQuarterMapper,
+    WaitUntil,
+)
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import WhyNot, why, why_not
 from triggerer.scheduler.holds import HoldKind
@@ -95,6 +103,24 @@ async def test_an_asset_that_is_missing_is_named(database: Database) -> None:
     await Scheduler(database).run_once()
     (key,) = (await _ask(database, "join")).partitions
     assert [(one.name, one.missing) for one in key.lacks] == [("b", ())]
+
+
+async def test_a_roll_up_whose_window_does_not_fit_is_shown_with_the_reason(
+    database: Database,
+) -> None:
+    days = RollupMapper(upstream_mapper=StartOfDayMapper(), window=MonthWindow())
+    await add_asset(database, 1, "a")
+    await add_dag(
+        database, "misfit", partitioned(asset("a"), default_partition_mapper=days), assets=[1]
+    )
+    await emit_keys(database, ["2026-03-10T05:00:00"])
+    for _ in range(2):
+        (key,) = (await _ask(database, "misfit")).partitions
+        (lack,) = key.lacks
+        assert (key.partition_key, key.due_at, lack.name) == (DAY, None, "a")
+        assert lack.unreachable is not None
+        assert "counts from the first of a month" in lack.unreachable
+        assert await Scheduler(database).run_once() == 0
 
 
 @pytest.mark.parametrize("key", [None, "yesterday"])

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -248,6 +249,35 @@ async def test_a_json_schema_that_refers_to_what_nobody_has_rejects_its_messages
     schema_id = registry.register("JSON", '{"properties": {"item": {"$ref": "missing.json"}}}')
     with pytest.raises(ValueError, match=r"no JSON Schema: it refers to 'missing\.json'"):
         await decode("jsonschema", framed(schema_id, b'{"item": 1}'))
+
+
+async def test_a_pattern_that_python_cannot_compile_rejects_the_messages_that_need_it(
+    registry: Registry,
+) -> None:
+    """The pattern is for Java, and the registry accepts it. `\\p{L}` means a letter."""
+    letters = r"^\p{L}+$"
+    registry.register("JSON", json.dumps({"type": "string", "pattern": letters}))
+    referring = registry.register(
+        "JSON",
+        json.dumps({"properties": {"name": {"$ref": "name.json"}}}),
+        subject="referring",
+        references=(("name.json", "values"),),
+    )
+    draft_04 = registry.register(
+        "JSON",
+        json.dumps(
+            {
+                "$schema": "http://json-schema.org/draft-04/schema#",
+                "patternProperties": {letters: {}},
+            }
+        ),
+        subject="draft-04",
+    )
+    said = re.escape(f"no JSON Schema: Python cannot compile its pattern {letters!r}: bad escape")
+    for schema_id in (referring, draft_04):
+        with pytest.raises(ValueError, match=said):
+            await decode("jsonschema", framed(schema_id, b'{"name": "x"}'))
+        assert await decode("jsonschema", framed(schema_id, b"{}")) == [{}]
 
 
 async def test_a_protobuf_schema_that_the_registry_has_as_text_only_is_compiled(

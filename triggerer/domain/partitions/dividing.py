@@ -16,7 +16,7 @@ from triggerer.domain.conditions import Condition, Leaf, is_satisfied, leaves_of
 from triggerer.domain.partitions.base import PartitionMapper, downstream_keys
 from triggerer.domain.partitions.rolling_up import Progress, RollupMapper
 from triggerer.domain.text.storable import check_partition_key
-from triggerer.errors import DagError, InvalidPartitionKey, RowRefused
+from triggerer.errors import DagError, RowRefused
 
 _COMPUTING: Final = (DagError, RowRefused, ValueError, ArithmeticError)
 """The errors that a mapper may raise for an unexpected key, such as a year out of range."""
@@ -131,9 +131,13 @@ class Partitioner:
         """Return the assets and aliases that the first run of a key still waits for."""
         found = []
         for leaf in dict.fromkeys(leaves_of(self.condition)):
-            if self._has(leaf, key, parts, now):
-                continue
-            found.append(self._lack(leaf, key, parts, now))
+            try:
+                if not self._has(leaf, key, parts, now):
+                    found.append(self._lack(leaf, key, parts, now))
+            except _COMPUTING as error:
+                # The leaf's roll-up cannot list the parts of this key. Either its window does not fit its mapper, or
+                # another asset's mapper has made the key.
+                found.append(Lack(leaf.name, unreachable=str(error)))
         return tuple(found)
 
     def _shares(self, event: KeyedEvent) -> list[Share]:
@@ -193,14 +197,8 @@ class Partitioner:
         mapper = self._mapper(leaf.name)
         if isinstance(leaf, AssetAlias) or not isinstance(mapper, RollupMapper):
             return Lack(leaf.name)
-        try:
-            progress = mapper.progress(key, (), now=now, first_event_at=now)
-            return Lack(
-                leaf.name, tuple(sorted(progress.missing)), unreachable=progress.unreachable
-            )
-        except InvalidPartitionKey as error:
-            # The mapper of another asset has made this run's key, and the mapper of this asset cannot parse it.
-            return Lack(leaf.name, unreachable=str(error))
+        progress = mapper.progress(key, (), now=now, first_event_at=now)
+        return Lack(leaf.name, tuple(sorted(progress.missing)), unreachable=progress.unreachable)
 
 
 def _of(leaf: Leaf, parts: Sequence[Part]) -> list[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -43,6 +44,11 @@ def make_reader(schema: RegisteredSchema) -> Reader:
             raise ValueError(f"no value of its JSON Schema: {error.message}") from error
         except Unresolvable as error:
             raise ValueError(f"no JSON Schema: it refers to {error.ref!r}") from error
+        except re.error as error:
+            # `check_schema` finds such a pattern only in the schema itself, and not in keys of draft 4.
+            raise ValueError(
+                f"no JSON Schema: Python cannot compile its pattern {error.pattern!r}: {error}"
+            ) from error
         except RecursionError as error:
             raise ValueError(f"too deep for its JSON Schema: {error}") from error
         return value

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from triggerer import Asset, AssetAlias
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition
-from triggerer.domain.partitions.dividing import Division, KeyedEvent, Lack, Part, Partitioner
+from triggerer.domain.partitions.dividing import (
+    Division,
+    KeyedEvent,
+    Lack,
+    Part,
+    Partitioner,
+    Share,
+)
 from triggerer.partitions import (
     AllowedKeyMapper,
     DayWindow,
@@ -148,6 +155,23 @@ def test_a_key_that_another_assets_mapper_has_made_is_said_to_be_out_of_reach() 
     (lack,) = keys.lacks("anything", [part("", B)], now=NOW)
     assert lack.unreachable is not None
     assert keys.due_at("anything", [part("", B)], has_run=False, now=NOW) is None
+
+
+def test_a_roll_up_whose_window_does_not_fit_is_never_due_and_says_why() -> None:
+    days = RollupMapper(upstream_mapper=StartOfDayMapper(), window=MonthWindow())
+    keys = of(AssetAll(A, AssetAlias("both")), a=days)
+    hour = "2026-03-10T05:00:00"
+    (share,) = keys.divide([event(1, hour)], most=9).shares
+    assert share == Share(DAY, event(1, hour), hour)
+    reason = "a window of months or days counts from the first of a month, not 2026-03-10 00:00:00"
+    a, both = Lack("a", unreachable=reason), Lack("both", unreachable=reason)
+    for parts, lacks in (
+        ([part(hour)], (a, Lack("both"))),
+        ([part("", B, "both")], (a,)),
+        ([part(hour, A, "both")], (a, both)),
+    ):
+        assert keys.due_at(DAY, parts, has_run=False, now=NOW) is None
+        assert keys.lacks(DAY, parts, now=NOW) == lacks
 
 
 def test_an_hour_that_the_clock_skips_is_never_due_and_says_why() -> None:

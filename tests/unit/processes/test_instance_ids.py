@@ -1,0 +1,48 @@
+"""The ids of instances name their host."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from sqlalchemy import String
+
+from triggerer.processes.instance_ids import host_and_pid, is_on_this_host, new_instance_id
+from triggerer.store.schema.models import Instance
+
+LONGEST = 64
+"""The most characters of a host name on Linux."""
+
+
+def id_on(host: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr("os.getpid", lambda: 4_194_304)
+    return new_instance_id()
+
+
+@pytest.mark.parametrize("host", ["worker-1", "w" * 40])
+def test_an_id_contains_a_host_name_of_up_to_40_characters(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert host_and_pid(id_on(host, monkeypatch)) == (host, 4_194_304)
+
+
+def test_two_hosts_whose_long_names_begin_alike_are_two_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = id_on("w" * 40 + "-1", monkeypatch)
+    assert is_on_this_host(first)
+    second = id_on("w" * 40 + "-2", monkeypatch)
+    assert is_on_this_host(second)
+    assert not is_on_this_host(first)
+
+
+def test_the_id_of_a_host_with_the_longest_name_fits_its_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instance_id = id_on("w" * LONGEST, monkeypatch)
+    assert is_on_this_host(instance_id)
+    column = Instance.__table__.c.id.type
+    assert isinstance(column, String)
+    assert column.length is not None
+    assert len(instance_id) <= column.length
