@@ -54,6 +54,8 @@ _log = structlog.get_logger(__name__)
 _LARGEST_GROUP: Final = 200
 """The most updates in one group. A larger group gains nothing, and would block other writers of SQLite for long."""
 
+_REFUSED_ERROR: Final = "the store refused the error of this run; the service's log says why"
+
 _JOINED_STEP_SECONDS: Final = 60.0
 """How long a cancelled caller waits for the result of its statement. Every transaction ends or fails sooner."""
 
@@ -270,11 +272,16 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: list[AttemptUpdate], error: StoreError
     ) -> tuple[list[AttemptUpdate], ...]:
         (update,) = group
-        if not update.tasks:
-            raise error
+        if update.tasks:
+            self._refused[_attempt(update.order)] = str(error)
+            accepted = _failed_update(update, str(error))
+        else:
+            accepted = _without_texts(update)
+            if accepted == update:
+                # The update has no text of a user or a cluster, so the store would refuse every update.
+                raise error
         _log.warning("the store refused a result", run=update.order.run_id, error=str(error))
-        self._refused[_attempt(update.order)] = str(error)
-        return ([_failed_update(update, str(error))],)
+        return ([accepted],)
 
     def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
         """Return the steps that come before and after the step that saves the results.
@@ -374,6 +381,17 @@ def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
         tasks=tuple(task.failed(error) for task in update.tasks),
         end=end and replace(end, state=RunState.FAILED, error=error),
     )
+
+
+def _without_texts(update: AttemptUpdate) -> AttemptUpdate:
+    """Return an update to store instead of the refused `update`, which has no tasks.
+
+    Its wait and its launches are left out. If it has only an end, the end gets a fixed error.
+    """
+    if update.wait is not None or update.launches:
+        return replace(update, wait=None, launches=())
+    end = update.end
+    return replace(update, end=end and RunEnd(end.state, end.ended_at, _REFUSED_ERROR))
 
 
 def _log_failure(update: AttemptUpdate) -> None:
