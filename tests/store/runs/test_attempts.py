@@ -31,7 +31,7 @@ from triggerer.store.runs.attempts.steps import (
     save_launches,
     settle_attempts,
 )
-from triggerer.store.runs.cleaning import delete_runs
+from triggerer.store.runs.cleaning import delete_runs, lock_old_runs
 from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.held import release_due
 from triggerer.store.runs.listing import list_runs
@@ -535,7 +535,8 @@ async def test_deleting_a_run_takes_its_attempts_and_launches_along(database: Da
     await report(database, AttemptUpdate(order, (task(),), end()))
     later = datetime.now(UTC) + timedelta(days=1)
     async with database.transaction() as session:
-        assert await delete_runs(session, [order.run_pk], later) == {order.run_pk}
+        assert await lock_old_runs(session, [order.run_pk], later) == {order.run_pk}
+        await delete_runs(session, [order.run_pk])
     async with database.reading() as session:
         for table in ("run_attempt", "run_launch", "dag_run"):
             assert await session.scalar(text(f"SELECT count(*) FROM {table}")) == 0
