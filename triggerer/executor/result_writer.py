@@ -31,7 +31,7 @@ from triggerer.observability.metrics.table import (
     RUNS,
 )
 from triggerer.store.database.group_commit import GroupCommit
-from triggerer.store.database.script import Row, Step, perform, single_step
+from triggerer.store.database.script import Row, Step, all_steps, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.runs.attempts.steps import (
@@ -223,7 +223,13 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             update.end is not None and update.order.calls_back(update.end.state) for update in group
         )
         if not calls_back and not any(task.events for update in group for task in update.tasks):
-            answers = await self._database.perform_steps([*before, save, *after, *steps])
+            in_order = [*before, save, *after, *steps]
+            if before:
+                # Use one transaction, because a run without open launches is not looked at again. An attempt that was
+                # not settled with its last launch would stay unknown for ever.
+                answers = await self._database.perform(all_steps(in_order))
+            else:
+                answers = await self._database.perform_steps(in_order)
             claims = run_claims(answers[len(before)])
             answers = answers[len(before) + 1 + len(after) :]
             for update in group:
