@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.launches import Launch
+from triggerer.errors import RowRefused
+from triggerer.executor import left_launches
+from triggerer.processes.ipc import ChannelClosed
+from triggerer.store.database.script import Script
+from triggerer.store.runs.attempts.open_launches import update_launches
 from triggerer.store.schema.models import RunAttempt, RunLaunch
 
 DEATH = "the process that ends launches has died"
 
 
-async def test_a_process_that_dies_while_it_ends_launches_is_logged(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def _leave_launch(house: House) -> None:
+    """Store a failed run of a dead executor, with an open launch."""
     await house.add_dag("d", "")
     (pk,) = await house.queue("d", state="failed", executor="dead")
     now = datetime.now(UTC)
@@ -28,6 +37,91 @@ async def test_a_process_that_dies_while_it_ends_launches_is_logged(
     async with house.database.transaction() as session:
         await session.execute(insert(RunAttempt), [row | attempt])
         await session.execute(insert(RunLaunch), [row])
+
+
+async def _ended_launch(house: House) -> RunLaunch:
+    """Wait until the only launch has ended, and return its row."""
+    ended = select(RunLaunch).where(RunLaunch.ended_at.is_not(None))
+    with anyio.fail_after(20):
+        while True:
+            async with house.database.reading() as session:
+                if (launch := await session.scalar(ended)) is not None:
+                    return launch
+            await anyio.sleep(0.05)
+
+
+class _Process:
+    """A process that reports one launch, and ends."""
+
+    def __init__(self, reason: str) -> None:
+        launch = Launch("t", "connect", AttemptState.FAILED, datetime.now(UTC), reason=reason)
+        self._frames = [{"type": "launch", "launch": asdict(launch)}]
+        self.channel = self
+
+    async def send(self, content: Any) -> None:
+        pass
+
+    async def receive(self) -> Any:
+        if not self._frames:
+            raise ChannelClosed(unread=False)
+        return self._frames.pop()
+
+    async def supervise(self) -> None:
+        pass
+
+    async def reap(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _report(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    """Let each process that ends launches report this reason."""
+
+    async def start(module: str) -> _Process:
+        return _Process(reason)
+
+    monkeypatch.setattr(left_launches, "ChildProcess", SimpleNamespace(start=start))
+
+
+async def test_the_reason_of_a_clusters_end_is_stored_without_secrets_and_nul(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _leave_launch(any_house)
+    _report(monkeypatch, "bad record 'a\0b', password=hunter22")
+    async with any_house.executor():
+        launch = await _ended_launch(any_house)
+    assert (launch.state, launch.reason) == ("failed", "bad record 'a\\x00b', password=***")
+
+
+async def test_a_refused_launch_does_not_end_the_executor(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _leave_launch(house)
+    _report(monkeypatch, "a reason")
+    refusals = 0
+
+    def refuse_once(launches: Sequence[tuple[int, Launch]]) -> Script[None]:
+        nonlocal refusals
+        if refusals:
+            return update_launches(launches)
+        refusals += 1
+        raise RowRefused("no")
+
+    monkeypatch.setattr(left_launches, "update_launches", refuse_once)
+    async with house.executor(sweep_every=timedelta(milliseconds=10)):
+        launch = await _ended_launch(house)
+    assert (launch.state, refusals) == ("failed", 1)
+
+
+async def test_a_process_that_dies_while_it_ends_launches_is_logged(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _leave_launch(house)
     # The process cannot read an order that has only a type.
     module = "triggerer.executor.left_launches"
     monkeypatch.setattr(f"{module}.message", lambda kind, **fields: {"type": kind})

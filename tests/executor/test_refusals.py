@@ -1,14 +1,20 @@
 """A result that the store refuses fails its own attempt, and nothing else."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
+import pytest
 from structlog.testing import capture_logs
 
 from tests.executor.conftest import House
 from tests.run_orders import order
-from triggerer.domain.attempts import EmittedEvent, RunEnd, RunOrder, TaskResult
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.attempts import EmittedEvent, RunEnd, RunOrder, TaskResult, Wait
+from triggerer.domain.launches import Launch
 from triggerer.domain.runs import RunState, TaskState
+from triggerer.errors import RowRefused
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.observability.metrics import table
 from triggerer.store.runs.results import AttemptUpdate
@@ -82,3 +88,71 @@ async def test_a_run_with_a_refused_result_is_reported_and_counted_as_failed(hou
     assert (await house.run(pk)).state == "failed"
     assert counted == {("failed",): 1}
     assert [line["run_id"] for line in lines if line["event"] == "run failed"] == ["one"]
+
+
+NUL = "a NUL \0"
+SOME_TIME = datetime(2026, 9, 21, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"launches": (Launch("t", "yarn", AttemptState.RUNNING, SOME_TIME, reason=NUL),)},
+        {"wait": Wait(NUL, SOME_TIME)},
+    ],
+    ids=["launch", "wait"],
+)
+async def test_a_refused_launch_or_wait_does_not_end_the_writer(
+    any_house: House, refused: dict[str, Any]
+) -> None:
+    house = any_house
+    await house.add_dag("emits", "")
+    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
+    result_writer = ResultWriter(house.database, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(result_writer.run)
+        result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), **refused))
+        await result_writer.written()
+        end = RunEnd(RunState.SUCCESS, SOME_TIME)
+        result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), end=end))
+        await result_writer.written()
+        tasks.cancel_scope.cancel()
+    run = await house.run(pk)
+    assert (run.state, run.error) == ("success", None)
+
+
+async def test_an_end_with_a_refused_error_is_stored_with_another_error(any_house: House) -> None:
+    house = any_house
+    await house.add_dag("emits", "")
+    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
+    result_writer = ResultWriter(house.database, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(result_writer.run)
+        wait = Wait(NUL, SOME_TIME)
+        end = RunEnd(RunState.CANCELLED, SOME_TIME, NUL)
+        result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), wait=wait, end=end))
+        await result_writer.written()
+        tasks.cancel_scope.cancel()
+    run = await house.run(pk)
+    assert run.state == "cancelled"
+    if house.database.dialect == "postgresql":
+        assert run.error == "the store refused the error of this run; the service's log says why"
+
+
+class _RefusesAll:
+    """A database that refuses every row."""
+
+    async def perform_steps(self, steps: Any) -> Any:
+        raise RowRefused("no")
+
+    @property
+    def transport(self) -> Any:
+        return SimpleNamespace(sender="me")
+
+
+async def test_a_store_that_refuses_every_end_ends_the_writer() -> None:
+    result_writer = ResultWriter(cast("Any", _RefusesAll()), "one")
+    end = RunEnd(RunState.FAILED, SOME_TIME, "an error")
+    result_writer.submit_nowait(AttemptUpdate(_order(1, 1), end=end))
+    with pytest.raises(RowRefused), anyio.fail_after(30):
+        await result_writer.run()

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import structlog
-from pydantic import TypeAdapter
 
 from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.domain.attempts import RunOrder
-from triggerer.domain.launches import Launch
 from triggerer.errors import StoreError, TransientStoreError
 from triggerer.executor.result_writer import ResultWriter
-from triggerer.executor.slots.worker_frames import QueryFrame
+from triggerer.executor.slots.worker_frames import LAUNCH, QueryFrame
 from triggerer.worker.protocol import message
 
 _log = structlog.get_logger(__name__)
-_LAUNCH: Final = TypeAdapter(Launch)
 
 
 async def store_launch(
@@ -25,7 +22,7 @@ async def store_launch(
     """Store the launch that the query `launch` contains, and return the reply. Wait while the store is unavailable."""
     error = None
     try:
-        launch = _LAUNCH.validate_python(question["fields"].get("launch"))
+        launch = LAUNCH.validate_python(question["fields"].get("launch"))
         is_ours = await retry(
             lambda: result_writer.store_launch(order, launch),
             on=TransientStoreError,

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import anyio
 import structlog
-from pydantic import TypeAdapter
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.launches import FormerLaunch, Launch
-from triggerer.errors import TransientStoreError
+from triggerer.errors import RowRefused, TransientStoreError
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.slots.worker_frames import LAUNCH
 from triggerer.processes.child_process import ChildProcess
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.transactions import Database
@@ -32,7 +32,6 @@ _MOST: Final = 50
 """The most launches that one child process ends."""
 _TIME_S: Final = 300.0
 _LONGEST_DELAY_S: Final = 600.0
-_LAUNCH: Final = TypeAdapter(Launch)
 
 
 class LeftLaunches:
@@ -75,7 +74,8 @@ class LeftLaunches:
                 await self._result_writer.written()
                 await self._end_some()
                 backoff.reset()
-            except (TransientStoreError, OSError) as error:
+            except (TransientStoreError, RowRefused, OSError) as error:
+                # RowRefused: a later try may find another state, which the store accepts.
                 # OSError: no process can be started now.
                 delay = backoff.next_delay()
                 warn_seldom(
@@ -136,7 +136,7 @@ class LeftLaunches:
                     )
                     while True:
                         frame: Any = await child.channel.receive()
-                        found.append(_LAUNCH.validate_python(frame["launch"]))
+                        found.append(LAUNCH.validate_python(frame["launch"]))
                 except ChannelClosed:
                     code = await child.reap()
                     if code and len(found) < len(launches):

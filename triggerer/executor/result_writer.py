@@ -31,7 +31,7 @@ from triggerer.observability.metrics.table import (
     RUNS,
 )
 from triggerer.store.database.group_commit import GroupCommit
-from triggerer.store.database.script import Row, Step, perform, single_step
+from triggerer.store.database.script import Row, Step, all_steps, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.runs.attempts.steps import (
@@ -53,6 +53,8 @@ _log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP: Final = 200
 """The most updates in one group. A larger group gains nothing, and would block other writers of SQLite for long."""
+
+_REFUSED_ERROR: Final = "the store refused the error of this run; the service's log says why"
 
 _JOINED_STEP_SECONDS: Final = 60.0
 """How long a cancelled caller waits for the result of its statement. Every transaction ends or fails sooner."""
@@ -221,7 +223,13 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             update.end is not None and update.order.calls_back(update.end.state) for update in group
         )
         if not calls_back and not any(task.events for update in group for task in update.tasks):
-            answers = await self._database.perform_steps([*before, save, *after, *steps])
+            in_order = [*before, save, *after, *steps]
+            if before:
+                # Use one transaction, because a run without open launches is not looked at again. An attempt that was
+                # not settled with its last launch would stay unknown for ever.
+                answers = await self._database.perform(all_steps(in_order))
+            else:
+                answers = await self._database.perform_steps(in_order)
             claims = run_claims(answers[len(before)])
             answers = answers[len(before) + 1 + len(after) :]
             for update in group:
@@ -270,11 +278,16 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: list[AttemptUpdate], error: StoreError
     ) -> tuple[list[AttemptUpdate], ...]:
         (update,) = group
-        if not update.tasks:
-            raise error
+        if update.tasks:
+            self._refused[_attempt(update.order)] = str(error)
+            accepted = _failed_update(update, str(error))
+        else:
+            accepted = _without_texts(update)
+            if accepted == update:
+                # The update has no text of a user or a cluster, so the store would refuse every update.
+                raise error
         _log.warning("the store refused a result", run=update.order.run_id, error=str(error))
-        self._refused[_attempt(update.order)] = str(error)
-        return ([_failed_update(update, str(error))],)
+        return ([accepted],)
 
     def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
         """Return the steps that come before and after the step that saves the results.
@@ -375,6 +388,17 @@ def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
         tasks=tuple(task.failed(error) for task in update.tasks),
         end=end and replace(end, state=RunState.FAILED, error=error),
     )
+
+
+def _without_texts(update: AttemptUpdate) -> AttemptUpdate:
+    """Return an update to store instead of the refused `update`, which has no tasks.
+
+    Its wait and its launches are left out. If it has only an end, the end gets a fixed error.
+    """
+    if update.wait is not None or update.launches:
+        return replace(update, wait=None, launches=())
+    end = update.end
+    return replace(update, end=end and RunEnd(end.state, end.ended_at, _REFUSED_ERROR))
 
 
 def _log_failure(update: AttemptUpdate) -> None:

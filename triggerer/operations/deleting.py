@@ -183,11 +183,13 @@ async def delete_dag(database: Database, actor: Actor, dag_id: str) -> DeletedDa
             paths = [log_path(home, dag_id, run_id) for run_id, home in gone if home]
             # Delete the logs before the commit: once a run's row is gone, nothing leads to the run's log.
             logs = await to_thread.run_sync(delete_logs, paths)
+            if logs.first_error is not None:
+                raise logs.first_error
             if is_last := len(gone) < _RUNS:
                 await dags.delete_dag_row(session, dag_id)
                 announce(session, Signal.DAGS_CHANGED, dag_id)
         deleted.runs += len(gone)
-        deleted.logs += logs
-        deleted.logs_elsewhere += len(paths) - logs
+        deleted.logs += logs.number
+        deleted.logs_elsewhere += len(paths) - logs.number
         if is_last:
             return deleted

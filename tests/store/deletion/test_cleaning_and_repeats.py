@@ -174,8 +174,8 @@ async def test_a_cleaning_that_was_stopped_deletes_the_logs_the_next_time(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await with_log(database, tmp_path)
-    # Stop between the deletion of the run's row and the commit.
-    monkeypatch.setattr(cleaning, "_clean_logs", _stopped)
+    # Stop in the transaction that deletes the run, before the log is deleted.
+    monkeypatch.setattr(cleaning, "_delete_logs", _stopped)
     with pytest.raises(KeyboardInterrupt):
         await cleaned(database)
     monkeypatch.undo()
@@ -193,6 +193,30 @@ async def test_a_run_stays_whose_log_cannot_be_deleted(database: Database, tmp_p
     with pytest.raises(TriggererError, match=re.escape(str(log))):
         await cleaned(database)
     assert len(await runs_of(database, "maker")) == 2
+
+
+@pytest.mark.parametrize("runs_at_once", [1, 200])
+async def test_other_runs_are_deleted_if_a_log_cannot_be_deleted(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_at_once: int
+) -> None:
+    monkeypatch.setattr(cleaning, "_RUNS", runs_at_once)
+    stuck = await with_log(database, tmp_path)
+    stuck.unlink()
+    stuck.mkdir()
+    async with database.transaction() as session:
+        await create_manual_run(session, "maker", run_id="newest")
+    await age(database)
+    other = Path(log_path(str(tmp_path), "maker", "last"))
+    other.write_text("…")
+    with pytest.raises(TriggererError, match=re.escape(str(stuck))):
+        await cleaned(database)
+    assert [run.run_id for run in await runs_of(database, "maker")] == ["first", "newest"]
+    assert not other.exists()
+    async with database.reading() as session:
+        counted = await read_cleaned(session)
+    assert (counted["runs"], counted["logs"]) == (1, 1)
+    stuck.rmdir()
+    assert (await cleaned(database)).runs == 1
 
 
 async def test_the_rows_of_a_failed_cleaning_are_counted(

@@ -227,6 +227,28 @@ async def test_an_executor_deletes_the_logs_of_its_machine(
     assert len(await runs_of(database, "maker")) == 2
 
 
+async def test_an_executor_deletes_other_logs_if_one_cannot_be_deleted(
+    database: Database, tmp_path: Path
+) -> None:
+    stuck = await with_log(database, tmp_path)
+    stuck.unlink()
+    # A folder cannot be deleted as a file, not even by root.
+    stuck.mkdir()
+    other = Path(log_path(str(tmp_path), "maker", "last"))
+    other.write_text("…")
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).values(executor=new_instance_id()))
+    service = LogRetention(database, 30 * DAY, since=await now_of(database) - 2 * DAY)
+    for _ in range(2):
+        with pytest.raises(TriggererError, match=re.escape(str(stuck))):
+            await service.clean_if_due()
+        assert not other.exists()
+        first, last = await runs_of(database, "maker")
+        assert (first.log_home, last.log_home) == (str(tmp_path), None)
+    stuck.rmdir()
+    assert await service.clean_if_due() == 0
+
+
 async def test_the_audit_and_parked_messages_go_by_their_own_ages(old: Database) -> None:
     now = await now_of(old)
     async with old.transaction() as session:

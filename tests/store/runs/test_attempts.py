@@ -31,7 +31,7 @@ from triggerer.store.runs.attempts.steps import (
     save_launches,
     settle_attempts,
 )
-from triggerer.store.runs.cleaning import delete_runs
+from triggerer.store.runs.cleaning import delete_runs, lock_old_runs
 from triggerer.store.runs.creation.create_run import create_manual_run
 from triggerer.store.runs.held import release_due
 from triggerer.store.runs.listing import list_runs
@@ -39,7 +39,7 @@ from triggerer.store.runs.orphans import recover_orphans
 from triggerer.store.runs.pooled_claims import claim_with_pools
 from triggerer.store.runs.results import AttemptUpdate, SaveResults, run_claims
 from triggerer.store.runs.transitions import requeue_runs
-from triggerer.store.schema.models import Dag, DagRun, RunAttempt
+from triggerer.store.schema.models import Dag, DagRun, RunAttempt, RunLaunch
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVER = "sc://host:15002"
@@ -396,6 +396,55 @@ _REFUSE_ATTEMPTS = (
 )
 
 
+async def test_a_former_launch_and_its_attempt_end_in_one_transaction(postgres: Database) -> None:
+    await queue(postgres, needs_spark=True)
+    await claim_one(postgres, connect=SERVER)
+    await recover(postgres)
+    order = await claim_one(postgres, OTHER, connect=SERVER)
+    (former,) = order.former
+    killed = Launch(former.tag, CONNECT, AttemptState.KILLED, NOW)
+
+    async def write() -> None:
+        writer = ResultWriter(postgres, OTHER)
+        writer.submit_nowait(AttemptUpdate(order, launches=(killed,)))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run)
+            await writer.written()
+            tasks.cancel_scope.cancel()
+
+    is_open = select(RunLaunch.ended_at.is_(None)).where(RunLaunch.tag == former.tag)
+    # As if the process had died before it settled the attempt.
+    async with postgres.transaction() as session:
+        await session.execute(text(_REFUSE_ATTEMPTS[0]))
+        await session.execute(
+            text(
+                "CREATE TRIGGER refuse BEFORE UPDATE ON run_attempt FOR EACH ROW"
+                " WHEN (OLD.state = 'unknown') EXECUTE FUNCTION refuse()"
+            )
+        )
+    with pytest.raises(ExceptionGroup) as raised:
+        await write()
+    assert raised.group_contains(StoreError, match="not now")
+    async with postgres.transaction() as session:
+        assert await session.scalar(is_open)
+        await session.execute(text("DROP TRIGGER refuse ON run_attempt"))
+    await write()
+    async with postgres.reading() as session:
+        assert not await session.scalar(is_open)
+    assert (1, 1, "killed") in await states_of(postgres, order)
+
+
+async def test_an_operator_resolves_an_unknown_attempt_without_open_launches(
+    database: Database,
+) -> None:
+    first, _ = await blocked(database)
+    async with database.transaction() as session:
+        await session.execute(update(RunLaunch).values(ended_at=NOW))
+    async with database.transaction() as session:
+        assert await resolve_run(session, SOMEBODY, "d", first.run_id) == [1]
+    assert await states_of(database, first) == [(1, 1, "lost")]
+
+
 async def blocked(database: Database) -> tuple[RunOrder, RunOrder]:
     """Return an attempt that may still be at work, and the run's next attempt, which therefore cannot begin."""
     await queue(database, needs_spark=True)
@@ -534,7 +583,8 @@ async def test_deleting_a_run_takes_its_attempts_and_launches_along(database: Da
     await report(database, AttemptUpdate(order, (task(),), end()))
     later = datetime.now(UTC) + timedelta(days=1)
     async with database.transaction() as session:
-        assert await delete_runs(session, [order.run_pk], later) == {order.run_pk}
+        assert await lock_old_runs(session, [order.run_pk], later) == {order.run_pk}
+        await delete_runs(session, [order.run_pk])
     async with database.reading() as session:
         for table in ("run_attempt", "run_launch", "dag_run"):
             assert await session.scalar(text(f"SELECT count(*) FROM {table}")) == 0

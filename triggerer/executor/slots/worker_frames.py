@@ -6,15 +6,43 @@ accident. Malformed data ends only the run whose code wrote the data.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from triggerer.domain.attempts import RunProgress, Wait
 from triggerer.domain.launches import Launch
+from triggerer.domain.text.storable import storable_text
 from triggerer.processes.ipc import MalformedFrame
+from triggerer.worker.failures import storable
 from triggerer.worker.protocol import RunReport, TaskStart
+
+
+def _with_storable_texts(launch: Launch) -> Launch:
+    """Make all texts storable. Hide secrets only in the reason, because a launch is found by its other texts."""
+    return replace(
+        launch,
+        tag=storable_text(launch.tag),
+        launcher=storable_text(launch.launcher),
+        task_id=launch.task_id and storable_text(launch.task_id),
+        place=launch.place and storable_text(launch.place),
+        external_id=launch.external_id and storable_text(launch.external_id),
+        link=launch.link and storable_text(launch.link),
+        reason=launch.reason and storable(launch.reason),
+    )
+
+
+def _with_storable_reason(wait: Wait) -> Wait:
+    return replace(wait, reason=wait.reason and storable(wait.reason))
+
+
+# The texts of launches and waits come from clusters. They may have secrets, or characters that PostgreSQL refuses.
+ReportedLaunch = Annotated[Launch, AfterValidator(_with_storable_texts)]
+ReportedWait = Annotated[Wait, AfterValidator(_with_storable_reason)]
+LAUNCH: Final[TypeAdapter[Launch]] = TypeAdapter(ReportedLaunch)
+"""Reads a launch that another process has reported."""
 
 
 class ReadyFrame(TypedDict):
@@ -66,7 +94,7 @@ class WaitingFrame(TypedDict):
 
     type: Literal["waiting"]
     run: int
-    wait: Wait
+    wait: ReportedWait
 
 
 class LaunchFrame(TypedDict):
@@ -74,7 +102,7 @@ class LaunchFrame(TypedDict):
 
     type: Literal["launch"]
     run: int
-    launch: Launch
+    launch: ReportedLaunch
 
 
 class ProgressFrame(TypedDict):

@@ -9,8 +9,9 @@ from typing import Final
 
 from anyio import to_thread
 
+from triggerer.errors import TriggererError
 from triggerer.operations.cleaning.cleaned import Cleaned
-from triggerer.operations.cleaning.logs import count_logs, delete_logs, paths_of
+from triggerer.operations.cleaning.logs import count_logs, delete_logs, paths_of, runs_of
 from triggerer.operations.cleaning.pace import Pace
 from triggerer.store.backfills.cleaning import delete_backfill, old_backfills
 from triggerer.store.database.transactions import Database
@@ -19,6 +20,7 @@ from triggerer.store.runs.cleaning import (
     OldRun,
     count_events,
     delete_runs,
+    lock_old_runs,
     needed_runs,
     old_runs,
     open_backfills,
@@ -38,12 +40,13 @@ async def clean_runs(
     empty set.
 
     Raises:
-        TriggererError: A log cannot be deleted, and its run stays.
+        TriggererError: A log cannot be deleted, and its run stays. The other old runs are deleted nevertheless.
     """
     async with database.reading() as session:
         needed = await needed_runs(session, before)
         unfinished = await open_backfills(session)
     removed: set[int] = set()
+    failed: TriggererError | None = None
     after = 0
     while True:
         async with database.reading() as session:
@@ -61,16 +64,23 @@ async def clean_runs(
             pks = {run.pk for run in part}
             if cleaned.dry_run:
                 removed |= pks
-                await _clean_logs(part, cleaned)
+                await _count_logs(part, cleaned)
             else:
                 began = time.monotonic()
                 async with database.transaction() as session:
-                    pks = await delete_runs(session, pks, before)
-                    # Delete the logs before the commit: once a run's row is gone, nothing leads to the run's log.
-                    await _clean_logs([run for run in part if run.pk in pks], cleaned)
+                    pks = await lock_old_runs(session, pks, before)
+                    # Delete the logs first: once a run's row is gone, nothing leads to the run's log.
+                    stay, error = await _delete_logs(
+                        [run for run in part if run.pk in pks], cleaned
+                    )
+                    pks -= stay
+                    await delete_runs(session, pks)
+                failed = failed or error
                 await pace.give_way(began)
             cleaned.runs += len(pks)
     await _clean_backfills(database, before, cleaned, pace, needed, unfinished, removed)
+    if failed is not None:
+        raise failed
     return removed
 
 
@@ -94,11 +104,22 @@ def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[O
         yield part
 
 
-async def _clean_logs(runs: Sequence[OldRun], cleaned: Cleaned) -> None:
+async def _count_logs(runs: Sequence[OldRun], cleaned: Cleaned) -> None:
     paths = paths_of(runs)
-    found = await to_thread.run_sync(count_logs if cleaned.dry_run else delete_logs, paths)
+    found = await to_thread.run_sync(count_logs, paths.values())
     cleaned.logs += found
     cleaned.logs_elsewhere += len(paths) - found
+
+
+async def _delete_logs(
+    runs: Sequence[OldRun], cleaned: Cleaned
+) -> tuple[set[int], TriggererError | None]:
+    """Delete the logs of these runs. Return the runs whose logs cannot be deleted, and the first error."""
+    paths = paths_of(runs)
+    deleted = await to_thread.run_sync(delete_logs, paths.values())
+    cleaned.logs += deleted.number
+    cleaned.logs_elsewhere += len(paths) - deleted.number - len(deleted.errors)
+    return runs_of(deleted.errors, paths), deleted.first_error
 
 
 async def _clean_backfills(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -51,6 +51,15 @@ class Opening(Step, Protocol):
 def single_step(step: Step) -> Script[list[Row]]:
     """Make a script of one step, which returns its rows."""
     return (yield step)
+
+
+def all_steps(steps: Iterable[Step]) -> Script[list[list[Row]]]:
+    """Make a script of these steps. It returns the rows of each step, in the given order."""
+    answers: list[list[Row]] = []
+    for step in steps:
+        rows = yield step
+        answers.append(rows)
+    return answers
 
 
 def literal(value: str) -> str:

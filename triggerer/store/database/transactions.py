@@ -19,7 +19,7 @@ from triggerer.observability.metrics.table import DATABASE_DURATION, UNKNOWN_OUT
 from triggerer.store.database.availability import Availability, Use
 from triggerer.store.database.clock import NOW_KEY, Now, now_of
 from triggerer.store.database.driver_errors import committing, translated
-from triggerer.store.database.script import Row, Script, ScriptRunner, Step
+from triggerer.store.database.script import Row, Script, ScriptRunner, Step, all_steps
 from triggerer.store.database.sqlite.file import SqliteFile
 from triggerer.store.database.urls import describe
 from triggerer.store.database.wakeups.signals import Announced, Wakeups, announced_in
@@ -181,7 +181,7 @@ class Database:
         """
         if self._turn is None:
             return [await self.perform_step(step) for step in steps]
-        return await self.perform(_all(steps))
+        return await self.perform(all_steps(steps))
 
     @asynccontextmanager
     async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:
@@ -307,14 +307,6 @@ class Database:
 def count_on_commit(session: AsyncSession, count: Callable[[], None]) -> None:
     """Call `count` once the session's transaction has committed, so that metrics count no work that is rolled back."""
     session.info.setdefault(_COUNTED, []).append(count)
-
-
-def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
-    answers: list[list[Row]] = []
-    for step in steps:
-        rows = yield step
-        answers.append(rows)
-    return answers
 
 
 async def database_now(session: AsyncSession) -> datetime:

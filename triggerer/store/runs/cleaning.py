@@ -186,19 +186,30 @@ async def _find(
     return [OldRun(*row) for row in rows]
 
 
-async def forget_logs(
+async def lock_runs_with_old_logs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Store that these runs no longer have a log. Runs that somebody is queuing again at this moment are left out.
+    """Lock these runs, and return their primary keys. Runs that have been queued again are left out."""
+    return await _lock(session, run_pks, *_is_over(before))
 
-    Returns:
-        The primary keys of the runs whose logs must be deleted now.
-    """
-    chosen = DagRun.id.in_(run_pks)
-    locked = select(DagRun.id).where(chosen, *_is_over(before)).with_for_update(skip_locked=True)
-    found = set(await session.scalars(locked))
-    await session.execute(update(DagRun).where(DagRun.id.in_(found)).values(log_home=None))
-    return found
+
+async def lock_old_runs(
+    session: AsyncSession, run_pks: Collection[int], before: datetime
+) -> set[int]:
+    """Lock these runs, and return their primary keys. Runs that have been queued again are left out."""
+    return await _lock(session, run_pks, *_is_old(before))
+
+
+async def _lock(
+    session: AsyncSession, run_pks: Collection[int], *conditions: ColumnElement[bool]
+) -> set[int]:
+    chosen = select(DagRun.id).where(DagRun.id.in_(run_pks), *conditions)
+    return set(await session.scalars(chosen.with_for_update(skip_locked=True)))
+
+
+async def forget_logs(session: AsyncSession, run_pks: Collection[int]) -> None:
+    """Store that these runs no longer have a log."""
+    await session.execute(update(DagRun).where(DagRun.id.in_(run_pks)).values(log_home=None))
 
 
 async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping[int, int]:
@@ -227,24 +238,11 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
     return {run_pk for (run_pk,) in rows}
 
 
-async def delete_runs(
-    session: AsyncSession, run_pks: Collection[int], before: datetime
-) -> set[int]:
-    """Delete these runs with their tasks, attempts and queue entries. Runs that have been queued again stay.
-
-    Returns:
-        The primary keys of the deleted runs.
-    """
-    locked = (
-        select(DagRun.id)
-        .where(DagRun.id.in_(run_pks), *_is_old(before))
-        .with_for_update(skip_locked=True)
-    )
-    found = set(await session.scalars(locked))
+async def delete_runs(session: AsyncSession, run_pks: Collection[int]) -> None:
+    """Delete these runs, which the caller has locked, with their tasks, attempts and queue entries."""
     for table in (TaskRun, RunLaunch, RunAttempt, QueuedAssetEvent, DagPartitionEvent):
-        await session.execute(delete(table).where(table.run_pk.in_(found)))
-    await session.execute(delete(DagRun).where(DagRun.id.in_(found)))
-    return found
+        await session.execute(delete(table).where(table.run_pk.in_(run_pks)))
+    await session.execute(delete(DagRun).where(DagRun.id.in_(run_pks)))
 
 
 def _is_old(before: datetime) -> tuple[ColumnElement[bool], ...]:

@@ -46,14 +46,14 @@ async def resolve_as_lost(session: AsyncSession, dag_id: str, run_id: str) -> Re
     state = RunState(run.state)
     # The current attempt of a running run is left out, because its executor knows its state.
     before = run.epoch if state is RunState.RUNNING else run.epoch + 1
-    closed = await perform(
+    ended = await perform(
         session, close_launches(run.id, AttemptState.LOST, _REASON, before_epoch=before)
     )
-    if not closed:
+    if not ended:
         return Resolved(state, [])
     numbers = await session.scalars(
         select(RunAttempt.number)
-        .where(RunAttempt.run_pk == run.id, RunAttempt.epoch.in_(closed))
+        .where(RunAttempt.run_pk == run.id, RunAttempt.epoch.in_(ended))
         .order_by(RunAttempt.epoch)
     )
     await session.execute(

@@ -127,7 +127,7 @@ def close_launches(
         state: The final state of the launches and attempts.
         reason: Why they are in this state, as text for people to read.
     Returns:
-        The epochs of the attempts whose launches were ended.
+        The epochs of the attempts that were ended, or whose launches were ended.
     """
     values = {
         "run_pk": run_pk,
@@ -137,8 +137,8 @@ def close_launches(
         "now": datetime.now(UTC),
     }
     closed = yield _CLOSE_LAUNCHES(**values)
-    yield _RESOLVE(**values)
-    return {epoch for (epoch,) in closed}
+    resolved = yield _RESOLVE(**values)
+    return {epoch for (epoch,) in (*closed, *resolved)}
 
 
 def _later(one: Launch, other: Launch) -> Launch:
@@ -305,6 +305,7 @@ _RESOLVE: Final = Statement(
     f"""
 UPDATE run_attempt SET state = {{state}}, reason = {{reason}}, ended_at = {{NOW}}, unknown_since = NULL
 WHERE run_pk = {{run_pk}} AND state = '{AttemptState.UNKNOWN}' AND epoch < {{before}}
+RETURNING epoch
 """,
     NOW=_NOW,
 )
