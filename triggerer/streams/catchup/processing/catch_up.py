@@ -142,7 +142,7 @@ class CatchUp:
         self._reader.offer(backlog)
 
     def read_replayed_messages(self) -> None:
-        """Read the parked messages that an operator replays. They come before further messages of the backlogs."""
+        """Read the parked messages that an operator replays, before further messages of the backlogs."""
         if self._replays is not None:
             self._replays.restart_reading()
             self._reader.interrupt()
