@@ -22,8 +22,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How many seconds the trigger's last attempt took. An attempt that could not make the trigger does not
-            count. 0: the last attempt took `healthy_after_s` or longer, or there was none.
+        lasted: The duration of the trigger's last attempt, in seconds. An attempt that could not make the trigger does
+            not count. 0: the last attempt was a success (`healthy_after_s` or longer), or there was no attempt.
         works_at: From this instant the trigger counts as working. None: the trigger does not run now.
     """
 

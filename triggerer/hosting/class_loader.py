@@ -69,7 +69,7 @@ class ClassLoad:
 class ClassLoader:
     """Loads one class after the other, because importing from the DAGs folder in several threads is not safe.
 
-    So that a blocked module does not stop all loads, the next load starts after `_TURN_S` at the latest. A load that
+    The next load starts after `_TURN_S` at the latest, so that a blocked module does not stop all loads. A load that
     takes longer than `patience` settles with an error. Its class is not loaded again until the load's thread has ended.
     Call all methods on the event loop's thread.
     """

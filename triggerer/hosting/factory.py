@@ -82,8 +82,8 @@ class PreparedTrigger:
     The file of the class may have changed since the last call. So before each further call, call `load` and wait until
     the load has ended.
 
-    Several callers may load at the same time. A load that another caller has just begun must not delay a call, so the
-    call uses the last load that has ended.
+    Several callers may load at the same time. A call uses the last load that has ended, and does not wait for a load
+    that another caller has just begun.
     """
 
     def __init__(

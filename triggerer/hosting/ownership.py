@@ -110,9 +110,9 @@ class Ownership:
     async def beat(self, order: KeepingOrder, in_order: Iterable[Fence] = ()) -> Heartbeat:
         """Extend the leases of this instance, claim free streams, and find out which leases to give up.
 
-        The instance claims streams up to its share (the number of streams divided by the number of instances), and
-        beyond it the streams for which no other instance has room. If no instance has room for a free stream, the
-        stream's watchers show this reason.
+        The instance claims streams up to its share (the number of streams divided by the number of instances). Beyond
+        its share, the instance claims the streams for which no other instance has room. If no instance has room for a
+        free stream, the stream's watchers show this reason.
 
         Args:
             order: Sorts the leases. The last ones are given up first.

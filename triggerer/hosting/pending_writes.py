@@ -22,7 +22,7 @@ class Unwritten:
     A stopped stream reads its rows from the store and starts again when a heartbeat extends the lease. The rows would
     be outdated if a change from before the stop were still under way.
 
-    An instance also waits for these changes before it releases a lease. Otherwise the store would refuse them.
+    An instance also waits for these changes before it releases a lease. Otherwise the store would refuse the changes.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:

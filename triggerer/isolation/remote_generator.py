@@ -109,7 +109,7 @@ class RemoteGenerator:
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
-        """Pull a raw event for each request, and send the event unless it was sent ahead.
+        """Pull a raw event for each request of the isolated filter, and send the event unless it was sent ahead.
 
         The call returns when the stream has ended, or when `stop` is called.
         """

@@ -1,8 +1,8 @@
 """Turns errors into texts for the store, without the secrets that this process knows.
 
 Only this process knows these secrets, so it hides them before a text is stored. Other secrets, such as the value after
-`password=`, are hidden when a text is shown. Searching for these here would take milliseconds for each traceback, and a
-thousand watchers may fail at once.
+`password=`, are hidden when a text is shown. Searching for other secrets here would take milliseconds for each
+traceback, and a thousand watchers may fail at once.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class Gap(NamedTuple):
     """Consecutive offsets of one partition that no event's range contains.
 
-    They lie between two ranges, or before the first range if its event reports deleted offsets.
+    The offsets lie between two ranges, or before the first range if this range's event reports deleted offsets.
     """
 
     topic: str

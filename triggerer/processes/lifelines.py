@@ -23,8 +23,8 @@ def die_with_writer(lifeline: int) -> None:
     parent-death signal (prctl(2)) would kill only this process, and not its descendants.
 
     Args:
-        lifeline: The reading end of a pipe. No other process may share its open file description, and only the other
-            process may have the writing end. Nothing is written into the pipe.
+        lifeline: The reading end of a pipe. Only this process may have the open file description of the reading end.
+            Only the process at the other end may have the writing end. Nothing is written into the pipe.
     """
     global _armed_by  # noqa: PLW0603
     os.set_inheritable(lifeline, False)

@@ -4,7 +4,8 @@
 - A look is the decision about one snapshot. `triggerer why-not` shows a look.
 
 This module uses no database, and reads the host's clock only to evaluate timetables. The code that creates the runs
-makes no decisions. By a lock or by the row's version, it ensures that the DAG has not changed since the snapshot.
+makes no decisions. That code only ensures, by a lock or by the row's version, that the DAG has not changed since the
+snapshot.
 
 Exception: `dividing.py` decides when the run of a partition key is due, as soon as events of the key arrive.
 """
@@ -156,7 +157,7 @@ class _Upcoming:
 
     Each look asks the timetable for the next run. The database stores the answer, because some timetables never return
     a run in the past: a run that became due while no scheduler was running would be lost. A stored run that is due
-    comes before a new answer that is not.
+    comes before a new answer that is not due.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:

@@ -1,7 +1,7 @@
 """Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key can start.
 
-An event for several keys has one share in each key. The transaction that creates a DAG's runs also divides its new
-events and stores their shares, under the lock of the DAG's row. The next look divides only later events.
+An event for several keys has one share in each key. The transaction that creates a DAG's runs also divides the DAG's
+new events and stores their shares, under the lock of the DAG's row. The next look divides only later events.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # Due times that were stored before the database's clock was set back are too late, and are computed again. They lie
-    # in the future. So skip the search if `due` contains all keys, and its last and latest time is past.
+    # If the database's clock was set back, the due times from before are too late, and must be computed again. Such a
+    # due time lies in the future. So skip the search if `due` contains all keys, and the last and latest time is past.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:

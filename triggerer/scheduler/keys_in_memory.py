@@ -53,7 +53,7 @@ class KeysInMemory:
         """Divide events that one look of the scheduler would find.
 
         Args:
-            past: The events that earlier runs have taken. `add` skips them.
+            past: Says which shares a run uses already. `add` skips these shares.
         """
         touched: dict[str, list[Share]] = {}
         division = self.partitioner.divide(events, most=sys.maxsize)

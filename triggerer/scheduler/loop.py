@@ -193,8 +193,8 @@ class Scheduler:
         self._sweep_due = False
         self._ready.add(found)
         # Look at all timed DAGs again if a clock was set. After the database's clock was set forward, a DAG may be due
-        # before its alarm. While the host's clock was wrong, timetables may have answered wrongly. Do so at the first
-        # sweep too, because a clock may have been set while no scheduler was running.
+        # before its alarm. While the host's clock was wrong, timetables may have answered wrongly. The first sweep also
+        # looks at all timed DAGs, because a clock may have been set while no scheduler was running.
         ahead = clock.now() - due_times.now
         may_be_set = (
             self._swept_at is None

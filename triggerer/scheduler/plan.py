@@ -106,7 +106,7 @@ def _runs_per_round(limit: int, dags: int) -> list[int]:
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due.
     The second round is for DAGs with more due runs.
 
-    In a single round, each look would find up to `limit` runs, most of them in vain, and each costs a call of a
+    In a single round, each look would find up to `limit` runs, most of them in vain, and each run costs a call of a
     timetable. With 32 DAGs and a limit of 32, these calls took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))

@@ -76,7 +76,10 @@ class Admission:
         return True
 
     def _yields_for_nobody(self, entry: Entry) -> bool:
-        """Return whether the filter has received this message already, so that the stream must yield it."""
+        """Return True if the message was sent ahead to the filter, so that the stream must yield the message.
+
+        The events that the filter derives from the message then count for no watcher.
+        """
         if entry.seq >= self.sent_ahead:
             return False
         self.open_source = EventSource((), self._member.source.fence)

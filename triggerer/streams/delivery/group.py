@@ -169,8 +169,8 @@ class Group:
         """
         key, state = self.key, self.state
         try:
-            # Open the stream before the tasks start. If the producer cannot be created, the group then ends in the same
-            # way as after a later failure.
+            # Open the stream inside this `try`. So if the producer cannot be created, the group ends in the same way as
+            # after a later failure.
             events = await self._open()
             _log.info(f"Shared stream group started key={key}", stream=state.name)
             async with anyio.create_task_group() as tasks:

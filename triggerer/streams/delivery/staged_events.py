@@ -89,7 +89,7 @@ class Staging:
             self._state.progress.signal()
 
     def flush(self) -> None:
-        """Submit the staged events, with the producer's state if subscribers have passed the events' messages."""
+        """Submit the staged events, with the producer's state if all subscribers have passed the events' messages."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
             # A state is being stored, or its messages are not advanced yet. Afterwards the pump calls `flush` again.
             return

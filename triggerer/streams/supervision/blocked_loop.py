@@ -108,8 +108,8 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Set `_stopped` first. The thread clears `_answered` and then checks `_stopped`, so it cannot clear this last
-        # signal and then wait for another.
+        # Set `_stopped` first. The thread clears `_answered` and then checks `_stopped`. So the thread cannot clear the
+        # `_answered` that is set here, and then wait for it.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)

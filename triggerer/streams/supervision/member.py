@@ -325,7 +325,7 @@ class Member:
             self.record_failure(error)
             return
         # The filter returned. If it will be started again, messages that are broadcast until then count as failed. So
-        # the broker redelivers them, and none is lost.
+        # the broker redelivers these messages.
         if not group.is_ending:
             group.subscribers.leave(subscriber, comes_back=self._context.restarts)
             if self._context.restarts:

@@ -89,8 +89,8 @@ def _enter(
         backlog.position = backlog.cursor = position
         backlogs.leave_live(backlog)
     backlog.stored_lane.restart_reading()
-    # Let the reader begin at once, even while a message is being stored. If the store is full, that message waits for
-    # room, which the reader makes.
+    # Let the reader begin at once, even while a message is being stored. If the store is full, that message waits until
+    # the reader has made room.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

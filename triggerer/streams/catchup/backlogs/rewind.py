@@ -23,7 +23,7 @@ class Rewind:
     """One replay in one lane: lets the watcher's backlog begin at the replay's start.
 
     A live watcher stays live until the new position is durable, so that the stream need not wait for the store. The
-    replay repeats the messages from this time too, up to `end`.
+    replay also repeats the messages that the watcher receives meanwhile, up to `end`.
 
     Args:
         start: Where the replay begins. If an earlier message is outstanding, or has events that are not durable, the

@@ -96,8 +96,8 @@ class StoredLane:
         """Record that a message is being stored.
 
         Returns:
-            The argument `given_in` for `end_storing`. If the filter has received the message, this is the number of
-            the current reading (`rereads`), otherwise None. A later reading must give the message to the filter again.
+            The argument `given_in` for `end_storing`: the number of the current reading (`rereads`) if the filter has
+            received the message, otherwise None. A later reading must give the message to the filter again.
         """
         self.decided_to = seq + 1
         self.pending_writes += 1
@@ -127,7 +127,7 @@ class StoredLane:
     def mark_passed(self, key: str) -> None:
         """Record that every event of a stored message is durable, so that its row can be deleted."""
         if key in self.storing:
-            # The message is being stored, so its row may not exist yet. `end_storing` lets the row be deleted.
+            # The message is being stored, so its row may not exist yet. `end_storing` asks for the deletion of the row.
             self.resolved_early.add(key)
         else:
             self.passed.append(key)
@@ -135,7 +135,7 @@ class StoredLane:
     def mark_parked(self, key: str) -> None:
         """Forget the row of a parked message. The row stays in the store, because an operator may replay it."""
         if key in self.storing:
-            # `end_storing` lets the row be deleted, but the store deletes no row that is parked.
+            # `end_storing` asks for the deletion of the row, but the store deletes no parked row.
             self.resolved_early.add(key)
         else:
             self.mark_gone((key,))

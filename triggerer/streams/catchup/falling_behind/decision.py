@@ -60,7 +60,7 @@ class FallingBehind:
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget failures in lanes that are empty now. There may be many, because each message may be its own lane."""
+        """Forget failures in lanes that are empty now. If each message is its own lane, many lanes are empty."""
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)

@@ -142,7 +142,7 @@ class CatchUp:
         self._reader.offer(backlog)
 
     def read_replayed_messages(self) -> None:
-        """Read the parked messages that an operator replays. They come before further messages of the backlogs."""
+        """Read the parked messages that an operator replays, before further messages of the backlogs."""
         if self._replays is not None:
             self._replays.restart_reading()
             self._reader.interrupt()
@@ -182,7 +182,8 @@ class CatchUp:
     def _take_over(self, backlog: Backlog) -> None:
         """Take the lane over from an earlier `CatchUp`. Messages whose events are not durable are read again.
 
-        The earlier reading is forgotten, so that a late answer of the store cannot move the position past them.
+        The earlier reading is forgotten, so that a late answer of the store cannot move the position past these
+        messages.
         """
         before, backlog.in_flight_by = backlog.in_flight_by, self._in_flight
         if before is not None and before is not self._in_flight:
@@ -238,7 +239,8 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # No message moves the positions now. Store them, so that users see how far the watcher is behind.
+                    # No message moves the positions now. Store the positions, so that users see how far the watcher is
+                    # behind.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:

@@ -81,8 +81,8 @@ class CatchUpTasks:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
-            # Load a watcher's rows only once for each lease, because the spec of a member that is added later may still
-            # contain a row that this process has deleted.
+            # Load a watcher's rows only once for each lease. The spec of a member that is added later may still contain
+            # a row that this process has deleted.
             if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
                 self.backlogs.load(watchers[row.watcher_id], fence, row)
         self._loaded.update(dict.fromkeys(watchers, fence))

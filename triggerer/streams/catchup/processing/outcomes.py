@@ -40,8 +40,8 @@ class Outcomes:
     Args:
         name: The watcher's name, for errors.
         on_failure: Called with each error that users should see.
-        on_success: Called when the filter has passed a message. For a log, only the first of consecutive messages of
-            one lane causes a call.
+        on_success: Called when the filter has passed a message. In a log, called only for the first of consecutive
+            messages of one lane.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class LaneTail:
     never reach the end of a busy lane. Redelivered messages are not added again.
 
     Args:
-        after: The position of the last message that was broadcast before the first watcher fell behind. Messages up to
-            this position may be redelivered, but are not added, because the tail would have gaps.
+        after: The position of the last message that was broadcast before the first watcher fell behind. A redelivered
+            message up to this position is not added. Otherwise the tail would have gaps.
         most: The most messages in memory.
     """
 
