@@ -32,8 +32,7 @@ class OptimisticPlanner:
     """Plans one DAG or many in two round trips to the database. A lock would need three, and one more for each run.
 
     A DAG's runs are created only if its row has not changed since the look. Each change of the DAG changes the row, and
-    so does each plan that creates a run. New events and ended runs do not change the row, because planned runs stay
-    due.
+    so does each plan that creates a run. New events and ended runs need not change the row: the plan stays right.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
