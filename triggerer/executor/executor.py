@@ -168,8 +168,8 @@ class Executor:
         """
         await self._log_files.record_host(self._settings.home, self._instance_id)
         async with anyio.create_task_group() as tasks:
-            # Do not call `tasks.start` here. If it were cancelled, it would wait for the end of `_work`. But `_work`
-            # ends only after this task has set `_stopping`, so both would hang.
+            # Do not call `tasks.start` here. A cancelled `start` would wait for the end of `_work`. But `_work` ends
+            # only after this task has set `_stopping`, so this task would hang.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -393,8 +393,8 @@ class Executor:
     async def _requeue_waiting(self) -> None:
         """Queue all claimed runs again, because the oldest one has waited for `STALE_SECONDS`.
 
-        Queue all of them, so that no later run overtakes the oldest. While a Spark session is about to open, let the
-        runs wait for it instead.
+        No claimed run stays here, because it could overtake the oldest one. While a Spark session is about to open, no
+        run is queued again: the runs wait for the session.
         """
         if is_session_near(self._slots):
             self._record_waiting()

@@ -75,10 +75,10 @@ class RunHandle:
         await self._worker.tell(message("kill", process=self._number))
 
     async def reap(self) -> Death:
-        """End the process, and return how it ended. `WorkerProcess.listen` must be running.
+        """Wait a second for the process to end, then kill the process. Return how it ended.
 
-        If the process has not ended after a second, kill it. The worker reports the end. If no report comes, the worker
-        is dead or hangs: kill the worker, and return how the worker ended.
+        The worker reports the end of the process, so `WorkerProcess.listen` must be running. If no report comes, the
+        worker is dead or hangs: kill the worker, and return how the worker ended.
         """
         with anyio.move_on_after(1):
             await self.is_over.wait()

@@ -145,7 +145,7 @@ _MYSQL: Final = Dialect(
     "com.mysql.cj.jdbc.Driver",
     ("START TRANSACTION; {token}; {rows}; COMMIT",),
     _on_duplicate_key,
-    # Names stay as they are written: whether upper and lower case differ depends on the server's file system.
+    # Do not change the case of names, because some servers distinguish upper and lower case.
     fold=str,
     schema="DATABASE()",
     quotes=("`", "`"),
