@@ -175,7 +175,7 @@ def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) ->
     old, new = before.files, now.files
     moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
     if before.unreadable:
-        # A file that is visible again counts as changed: files that import it may be broken, because it was hidden.
+        # A file that is visible again counts as changed. While it was hidden, a file that imports it may have failed.
         moved |= {path for path in new if before.hides(path) and not now.hides(path)}
     if not moved:
         return set()

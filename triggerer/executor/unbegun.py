@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put each run that could not begin back into the queue. Hold these runs, so that no executor claims them soon.
+    """Put each run that could not begin back into the queue. Hold it there, so that no executor claims it for a while.
 
     Returns:
         The updates that the caller must store: all except those of the held runs.

@@ -96,8 +96,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# For each folder, the modules that its next search must look at: those imported after the last search. A folder is
-# absent if no search has found it without modules. Then the next search looks at all modules.
+# For each folder: the modules that were imported after the last search that found no module of the folder. Only these
+# modules can belong to the folder. A folder without such a search is absent.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 

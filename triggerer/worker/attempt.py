@@ -84,7 +84,7 @@ class FileStates:
             self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
 
     def unchanged_s(self, path: Path, files: _Files) -> float:
-        """Return the seconds since a process first saw the file in the state `files`; 0 if the state is new."""
+        """Return the seconds since a process of this worker first saw the state `files`; 0 if the state is new."""
         now = time.monotonic()
         known, since = self._first.get(path, (None, now))
         if known != files:

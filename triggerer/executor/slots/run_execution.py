@@ -127,8 +127,8 @@ class RunExecution:
             ChannelClosed: The process or its worker died. Call `end_after_death`.
         """
         closed: ChannelClosed | None = None
-        # The task group ends all answers when the run ends. Otherwise `Spools` could write files for the run after the
-        # run's files were deleted.
+        # When the run ends, the task group cancels the answers that are under way. Otherwise `Spools` could write files
+        # for the run after the run's files were deleted.
         async with anyio.create_task_group() as answers:
             try:
                 await self._follow(process, answers)

@@ -75,7 +75,7 @@ class RunHandle:
         await self._worker.tell(message("kill", process=self._number))
 
     async def reap(self) -> Death:
-        """Wait a second for the process to end, then kill the process. Return how it ended.
+        """Return how the process ended. If the process has not ended after a second, kill it.
 
         The worker reports the end of the process, so `WorkerProcess.listen` must be running. If no report comes, the
         worker is dead or hangs: kill the worker, and return how the worker ended.

@@ -8,7 +8,7 @@ Spark's connection commits after each call, so a single call must store the toke
 
 - PostgreSQL does both in one statement.
 - Most databases accept several statements in one call: BEGIN, the two statements, and COMMIT.
-- Derby and SQLite get a trigger that moves the rows when the token is stored.
+- Derby and SQLite get a database trigger that moves the rows when the token is stored.
 """
 
 from __future__ import annotations

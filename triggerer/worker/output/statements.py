@@ -33,7 +33,7 @@ class Statements:
 
     @property
     def draft(self) -> str:
-        """The name of the draft table, in the schema of the target. A database trigger on the draft has this name, too."""
+        """The name of the draft table, in the target's schema. If the draft has a database trigger, also its name."""
         return f"{self._prefix}{DRAFT}_{self._digest}_{self.mark}"
 
     def select_mark(self) -> str:
