@@ -355,8 +355,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The store shows a run as running here, but no slot executes it. Usually its end is not stored yet. Sweep
-            # again soon: a run that still has no end is then queued again.
+            # The store shows a run as running here, but no slot executes the run. Usually the run's end is not stored
+            # yet. Sweep again soon. If the run then still has no end, that sweep queues the run again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)
@@ -419,8 +419,8 @@ class Executor:
         try:
             await self._claims.requeue(orders, have_begun=have_begun)
         except TransientStoreError as error:
-            # In the store, this executor still has the runs. Its next sweep queues them again. If this executor stops
-            # first, the sweep of another executor queues them again.
+            # In the store, this executor still has the runs. The next sweep queues the runs again: a sweep of this
+            # executor, or of another one if this executor stops first.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
             self._sweeps.ask()
 

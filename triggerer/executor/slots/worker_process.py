@@ -97,10 +97,10 @@ class RunHandle:
         return self.is_over.is_set()
 
     def mark_ended(self, code: int) -> None:
-        """Store the exit code that the worker has reported.
+        """Store the exit code that the worker has reported, and stop the channel.
 
-        The executor can still receive the frames that the process has sent. A leftover descendant of the process, which
-        may have the channel, cannot send more frames.
+        The frames that the process has sent can still be received. But a leftover descendant of the process, which may
+        have the channel, can send no more frames.
         """
         self.code = code
         self.ended.set()
