@@ -50,7 +50,7 @@ class ParserSettings:
 
 
 class ParserProcess:
-    """A series of parsers. When a parser dies, the next parser receives the files that the first had not begun to read.
+    """Runs one parser at a time. When the parser dies, the next one receives the files that were not begun.
 
     Args:
         deliver: Called with the definitions of a file.

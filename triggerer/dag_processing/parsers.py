@@ -20,10 +20,10 @@ _ATTEMPTS: Final = 3
 
 
 class Parsers:
-    """One parser for all files. If it dies, a second parser reads the files that the first was reading, one at a time.
+    """Reads all files with one parser. If this parser dies, a second one reads the files it was reading, one at a time.
 
-    So the file that killed the parser is found. If an operator or a lack of memory killed the parser, no file is to
-    blame. A file counts as broken once three parsers have died while reading it.
+    So each death of the second parser has one file as its probable cause. A file counts as broken once three parsers
+    have died while reading it: an operator or a lack of memory may also kill a parser.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:

@@ -63,7 +63,7 @@ def scan_again(folder: Path, before: Scanned) -> Scanned:
 
 
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
-    """Return the scan `now`, with the files of `before` in each part that is out of sight now."""
+    """Return the scan `now`. A part that is out of sight now keeps its files from the scan `before`."""
     unmounted = {relative for relative in now.devices if _is_unmounted(relative, before, now)}
     reasons = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
     seen = Scanned(now.files, dict(sorted((now.unreadable | reasons).items())))
@@ -175,7 +175,7 @@ def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) ->
     old, new = before.files, now.files
     moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
     if before.unreadable:
-        # A file that is visible again counts as changed: files that import it may be broken, because it was hidden.
+        # A file that is visible again counts as changed. While it was hidden, a file that imports it may have failed.
         moved |= {path for path in new if before.hides(path) and not now.hides(path)}
     if not moved:
         return set()

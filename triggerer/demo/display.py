@@ -70,7 +70,7 @@ def _table(flow: Flow) -> Table:
 
 
 def _line(flow: Flow) -> str:
-    """Return the progress in one line. Leave out counts of runs, and of messages without an event, that are zero."""
+    """Return the progress in one line. Leave out a zero count of runs or of messages without an event."""
     counted = [f"{flow.published:,} messages", f"{watched_events(flow.counts):,} asset events"]
     if flow.without_event:
         counted.append(f"{flow.without_event:,} without an event yet")

@@ -63,9 +63,9 @@ async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]
 
 
 def _idempotency_key(order: RunOrder, task_id: str, event: EmittedEvent) -> str:
-    """Return the key of an event. All attempts of the run return the same key, so a repeated task emits no event twice.
+    """Return the key of an event. The key is equal in all attempts of the run, so a repeated task emits no event twice.
 
-    After a task was cleared, the key differs, because the task must emit its events again.
+    The key changes when the task is cleared, because a cleared task must emit its events again.
     """
     if cleared := order.repeat.cleared.get(task_id, 0):
         task_id = f"{task_id}#{cleared}"

@@ -168,8 +168,8 @@ class Executor:
         """
         await self._log_files.record_host(self._settings.home, self._instance_id)
         async with anyio.create_task_group() as tasks:
-            # Do not call `tasks.start` here. If it were cancelled, it would wait for the end of `_work`. But `_work`
-            # ends only after this task has set `_stopping`, so both would hang.
+            # Do not call `tasks.start` here. A cancelled `start` would wait for the end of `_work`. But `_work` ends
+            # only after this task has set `_stopping`, so this task would hang.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -355,8 +355,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The store shows a run as running here, but no slot executes it. Usually its end is not stored yet. Sweep
-            # again soon: a run that still has no end is then queued again.
+            # The store shows a run as running here, but no slot executes the run. Usually the run's end is not stored
+            # yet. Sweep again soon. If the run then still has no end, that sweep queues the run again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)
@@ -393,8 +393,8 @@ class Executor:
     async def _requeue_waiting(self) -> None:
         """Queue all claimed runs again, because the oldest one has waited for `STALE_SECONDS`.
 
-        Queue all of them, so that no later run overtakes the oldest. While a Spark session is about to open, let the
-        runs wait for it instead.
+        No claimed run stays here, because it could overtake the oldest one. While a Spark session is about to open, no
+        run is queued again: the runs wait for the session.
         """
         if is_session_near(self._slots):
             self._record_waiting()
@@ -419,8 +419,8 @@ class Executor:
         try:
             await self._claims.requeue(orders, have_begun=have_begun)
         except TransientStoreError as error:
-            # In the store, this executor still has the runs. Its next sweep queues them again. If this executor stops
-            # first, the sweep of another executor queues them again.
+            # In the store, this executor still has the runs. The next sweep queues the runs again: a sweep of this
+            # executor, or of another one if this executor stops first.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
             self._sweeps.ask()
 

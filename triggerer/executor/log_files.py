@@ -66,7 +66,7 @@ class LogFiles:
             with self._works:
                 return function(*arguments)
 
-        # The shield lets the executor record ends of runs while the service stops. RuntimeError: no thread can be
+        # Shield the call, because the executor also ends logs while the service stops. RuntimeError: no thread can be
         # started.
         with anyio.move_on_after(_PATIENCE_S, shield=True), suppress(RuntimeError):
             return await to_thread.run_sync(call, abandon_on_cancel=True)

@@ -114,7 +114,7 @@ class LogShipper:
                 await anyio.sleep(delay)
 
     async def _write_markers(self) -> None:
-        """Write a marker for the log of each run that begins. The run does not wait for the marker."""
+        """Write a marker for the log of each announced run. The run does not wait for the marker."""
         failures = 0
         while True:
             await self._has_expected.wait()

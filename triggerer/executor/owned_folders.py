@@ -1,8 +1,8 @@
 """Gives each process a folder of its own, in a folder that several processes share because they have the same home.
 
-While a process lives, it keeps a file in its folder locked, so other processes can tell which folders dead processes
-left. Until the file is locked, the folder's name begins with a dot, and other processes ignore the folder. If the
-process dies before the file is locked, the empty folder is never deleted.
+A process locks a file in its folder until it dies. So other processes can tell which folders dead processes left. Until
+the file is locked, the folder's name begins with a dot, and other processes ignore the folder. If the process dies
+before that, the folder is never deleted.
 """
 
 from __future__ import annotations

@@ -320,9 +320,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # Announce every end whose attempt still has its run, even if this commit changed nothing. After a commit with
-        # an unknown outcome, the group is written again, and the first commit may have stored ends without announcing
-        # them. A queued run has not ended: an earlier call of `hold_unbegun` queued it again.
+        # Announce every end whose attempt still has its run, even if this commit changed nothing. If an earlier commit
+        # of this group had an unknown outcome, that commit may have stored ends without announcing them. A queued run
+        # has not ended: an earlier call of `hold_unbegun` queued it again.
         ends = [
             update
             for update in group

@@ -21,9 +21,7 @@ _log = structlog.get_logger(__name__)
 async def hold_unbegun(
     database: Database, executor: str, group: Sequence[AttemptUpdate]
 ) -> list[AttemptUpdate]:
-    """Put each run of the group that could not begin back into the queue, and hold it.
-
-    While a run is held, no executor can claim it.
+    """Put each run that could not begin back into the queue. Hold it there, so that no executor claims it for a while.
 
     Returns:
         The updates that the caller must store: all except those of the held runs.

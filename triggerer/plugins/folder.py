@@ -43,8 +43,8 @@ _GENERATED: Final = "triggerer_dag_file_"
 _stamps: dict[str, Stamp | None] = {}
 # The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# Code is cached once its file has not changed for this time, in nanoseconds. Before, a second change may leave the
-# stamp as it is, because file systems round times. No file system rounds to three seconds.
+# Code is cached once its file has not changed for this time, in nanoseconds. File systems round times, so a second
+# change soon after the first may leave the stamp unchanged. No file system rounds to three seconds.
 _STABLE_NS: Final = 3_000_000_000
 
 
@@ -96,8 +96,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder: finds the modules that were imported after the last search. A folder is absent if that search found one of
-# its modules, because then the next search must look at all modules.
+# For each folder: the modules that were imported after the last search that found no module of the folder. Only these
+# modules can belong to the folder. A folder without such a search is absent.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 

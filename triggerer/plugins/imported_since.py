@@ -1,8 +1,8 @@
 """Finds the modules that were imported after a certain moment, without touching older modules.
 
 A run's process is forked, and shares each page of memory with its parent until a process writes to the page. Python
-writes an object's reference count even when it only reads the object. When a run's process read all modules, half of
-its page faults came from there.
+changes an object's reference count even when it only reads the object. Looking at all modules caused half of the page
+faults of a run's process.
 """
 
 from __future__ import annotations

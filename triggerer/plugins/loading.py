@@ -147,7 +147,7 @@ def _restoring_process_state() -> Iterator[None]:
     """After the block, restore the working directory and the logging setup, which a user's file may have changed."""
     with ExitStack() as undoing:
         undoing.callback(undo_changes)
-        # The service's user may have no access to the working directory, for instance if root has used `runuser`.
+        # The service's user may have no access to the working directory, for instance if root used `runuser`.
         with suppress(OSError):
             here = os.open(".", os.O_PATH | os.O_DIRECTORY)
             undoing.callback(os.close, here)

@@ -1,11 +1,11 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
-The import of a changed DAG file may crash its process. The DAG processor imports the file in a child process and
-notices the crash, so the triggers of the file's earlier version stay in force. To load these triggers, the service
-itself imports the file. Without a trial, the service would crash at every start.
+A changed DAG file may crash the process that imports it. The DAG processor imports files in child processes, so it only
+notices the crash. The triggers of the file's earlier version stay in force. To load them, the service itself imports
+the file. Without a trial, the service would crash at every start.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, which imports the file. If the file's code
-kills its parent process, it kills the process of this module, and not the service.
+kills its parent process, the process of this module dies, and not the service.
 """
 
 from __future__ import annotations

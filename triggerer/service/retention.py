@@ -117,7 +117,7 @@ class Retention:
         if self._since is None or self._since > now:
             self._since = now
         last = state.succeeded_at or state.made_at
-        # If the clock was set back, the last cleaning may lie in the future. Then the first check counts instead.
+        # If the clock was set back, the last cleaning may lie in the future. Then use `_since` instead.
         return night_after(last if last <= now else self._since) <= now
 
     async def _cut(self, state: CleaningState, now: datetime) -> datetime | None:

@@ -26,8 +26,8 @@ _SEND_AGAIN_S: Final = 1.0
 class SystemdNotifier:
     """Sends states to the service manager; does nothing if there is none.
 
-    Sending never waits. A state that the manager does not accept at once is sent again together with the next state,
-    and each second while the service is serving.
+    Sending never waits. If the manager does not accept a state at once, the state is sent again: together with the next
+    state, and each second while the service is serving.
 
     Args:
         address: A path, or `@` and an abstract name; None if there is no manager.

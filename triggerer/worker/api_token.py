@@ -32,7 +32,7 @@ def offered(token: str, folder: Path, *, run_pk: int, epoch: int) -> Iterator[No
             _write(path, token)
             os.environ[FILE_VARIABLE] = str(path)
     except OSError as error:
-        # Continue without the token, because few runs need it. All others should run even if the disk is full.
+        # Continue without the token, because few runs need one. The others must not fail because the disk is full.
         logger.warning("the run gets no token for the API: %s", error)
     try:
         yield

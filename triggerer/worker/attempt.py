@@ -61,10 +61,10 @@ class _Files(NamedTuple):
 
 
 class FileStates:
-    """Remembers since when each DAG file that a run could not use has been in its present state.
+    """Remembers, for each DAG file that a run could not use, since when the file is unchanged.
 
-    A file that changed a moment ago may be half-written. Its modification time does not always show the change: when a
-    writer truncates a file, the size changes a moment earlier.
+    A file that changed a moment ago may be half-written. The modification time does not always show the change: when a
+    writer truncates a file, the file's size changes first.
 
     Args:
         tell: Receives each new state of a file, for the processes of later runs.
@@ -84,7 +84,7 @@ class FileStates:
             self._first[Path(path)] = (_Files(file, tuple(folders)), one["since"])
 
     def unchanged_s(self, path: Path, files: _Files) -> float:
-        """Return the seconds since a process first saw the file in the state `files`; 0 if the state is new."""
+        """Return the seconds since a process of this worker first saw the state `files`; 0 if the state is new."""
         now = time.monotonic()
         known, since = self._first.get(path, (None, now))
         if known != files:
@@ -230,7 +230,7 @@ class _Attempt:
         """Load the DAG file. A file that is broken or lacks the DAG may be half-written: load it again when it changes.
 
         Raises:
-            Exception: The error of the last load. The file no longer changes, or the waiting time is over.
+            Exception: The error of the last load. Raised once the file no longer changes, or the waiting time is over.
         """
         root = self._worker.dags_folder
         path = root / self._order.path

@@ -102,7 +102,7 @@ class LeaseGuard:
 
     @property
     def has_ended(self) -> bool:
-        """True as soon as the guard is gone. The kernel has then killed the workers that have its lifeline."""
+        """True once the guard is gone. By then the kernel has killed the workers that have the guard's lifeline."""
         if not self._has_ended:
             with suppress(BlockingIOError):
                 self._has_ended = os.read(self.lifeline, 1) == b""

@@ -1,9 +1,9 @@
 """An executor's lease on its runs. Heartbeats extend the lease. The executor ends its runs before the lease ends.
 
-Once an executor's lease has expired by the database's clock, other executors queue its runs again. The executor may be
-alive, and only unable to reach the database. So each executor watches its own clock, and ends its runs before the lease
-expires. If the executor is frozen at that time, the lease's guard (`triggerer.executor.lease.lease_guard`) kills the
-workers, still before the lease expires.
+Once an executor's lease has expired by the database's clock, other executors queue its runs again. But the executor may
+be alive, and only unable to reach the database. So each executor watches its own clock, and ends its runs before the
+lease expires. If the executor is frozen, it cannot do that. Then the lease's guard
+(`triggerer.executor.lease.lease_guard`) kills the workers before the lease expires.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LeaseHolder(Protocol):
         """
 
     def mark_lease_acquired(self, guard: LeaseGuard) -> None:
-        """Start runs from now on. Processes that start now must die with the guard.
+        """Start runs from now on. Workers that start from now on must die with `guard`.
 
         Called once for each guard: at the start, after a lost lease, or after the death of the lease's guard.
         """

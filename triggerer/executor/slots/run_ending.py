@@ -51,7 +51,7 @@ class RunEnding:
         self.is_cut_short |= self.verdict is None
 
     def give_away(self) -> None:
-        """From now on, also write no end into the run's log, because another executor may be writing the log."""
+        """Call `cut_short`, and write no end into the run's log, because another executor may be writing this log."""
         self.may_end_log = False
         self.cut_short()
 

@@ -87,8 +87,8 @@ class RunExecution:
     async def begin(self) -> RunHandle | None:
         """Store the attempt's start, and return a process for the attempt. None: do not execute the run.
 
-        If the executor dies, `recover_orphans` counts only attempts whose start is stored, because other attempts
-        cannot have killed the executor. For a run's first attempt, the claim has stored the start.
+        If executors die in several attempts of a run, the run fails (`recover_orphans`). Only attempts whose start is
+        stored count, because other attempts cannot have killed an executor. The claim stores the first attempt's start.
 
         Raises:
             ChannelClosed: The worker is gone.
@@ -127,8 +127,8 @@ class RunExecution:
             ChannelClosed: The process or its worker died. Call `end_after_death`.
         """
         closed: ChannelClosed | None = None
-        # The task group ends all answers when the run ends. Otherwise `Spools` could write files for the run after the
-        # run's files were deleted.
+        # When the run ends, the task group cancels the answers that are under way. Otherwise `Spools` could write files
+        # for the run after the run's files were deleted.
         async with anyio.create_task_group() as answers:
             try:
                 await self._follow(process, answers)

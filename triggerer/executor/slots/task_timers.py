@@ -21,7 +21,7 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 
 @dataclass(slots=True)
 class TaskTimers:
-    """Shows in the store which tasks of a run are running, and reports tasks that outlive their timeouts.
+    """Stores which tasks of a run are running, and reports tasks that outlive their timeouts.
 
     Args:
         grace: The time that a task may run after its timeout.

@@ -75,10 +75,10 @@ class RunHandle:
         await self._worker.tell(message("kill", process=self._number))
 
     async def reap(self) -> Death:
-        """End the process, and return how it ended. `WorkerProcess.listen` must be running.
+        """Return how the process ended. If the process has not ended after a second, kill it.
 
-        If the process has not ended after a second, kill it. The worker reports the end. If no report comes, the worker
-        is dead or hangs: kill the worker, and return how the worker ended.
+        The worker reports the end of the process, so `WorkerProcess.listen` must be running. If no report comes, the
+        worker is dead or hangs: kill the worker, and return how the worker ended.
         """
         with anyio.move_on_after(1):
             await self.is_over.wait()
@@ -97,10 +97,10 @@ class RunHandle:
         return self.is_over.is_set()
 
     def mark_ended(self, code: int) -> None:
-        """Store the exit code that the worker has reported.
+        """Store the exit code that the worker has reported, and stop the channel.
 
-        The executor can still receive the frames that the process has sent. A leftover descendant of the process, which
-        may have the channel, cannot send more frames.
+        The frames that the process has sent can still be received. But a leftover descendant of the process, which may
+        have the channel, can send no more frames.
         """
         self.code = code
         self.ended.set()

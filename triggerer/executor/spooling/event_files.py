@@ -184,9 +184,9 @@ def _is_fast(column: Column, *, in_list: bool = False) -> bool:
 
 
 def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
-    """Convert the events with Arrow's JSON reader, if Arrow finds that all of them fit the column.
+    """Convert the JSON texts with Arrow's reader. Return None if a text does not fit the column.
 
-    Return None if the events do not fit, or if Arrow cannot check this.
+    Also return None if Arrow cannot check whether the texts fit.
     """
     if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
         return None

@@ -70,7 +70,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         return len(self._entries)
 
     def apply(self, metadata: Metadata) -> None:
-        """Merge the `extra` into the asset's entry. If the metadata name an alias, add an event to that alias."""
+        """Merge the `extra` into the asset's entry. If an alias is named, add an event to the alias instead."""
         if metadata.alias is not None:
             self[metadata.alias].add(metadata.asset, metadata.extra)
         else:

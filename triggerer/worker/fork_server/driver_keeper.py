@@ -207,7 +207,7 @@ class DriverKeeper:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # Some processes still wait for a driver, because this driver was dropped first. Open another driver.
+            # The driver was dropped before it was open, and processes still wait for a driver.
             self._open()
 
     def _fail(self, error: str) -> None:

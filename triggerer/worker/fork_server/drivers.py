@@ -14,7 +14,7 @@ _CHUNK_BYTES: Final = 65_536
 
 
 class Driver:
-    """One driver. Its object is created before the process that opens the driver, and lives until the JVM has ended.
+    """One driver, from before the start of the process that opens the driver until the end of the JVM.
 
     Attributes:
         lifeline: The reading end of the pipe that the opening process gives to the JVM as its standard input.

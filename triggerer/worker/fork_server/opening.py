@@ -33,7 +33,7 @@ class _ReadElsewhere:
         return bool(self._ask(0.0)["is_out_of_memory"])
 
     def close_ours(self) -> None:
-        """Do nothing. If the JVM does not start, a second start needs the writing end of the output pipe, too."""
+        """Do nothing. If the JVM does not start, a second JVM needs the writing end of the output pipe."""
 
     def wait_for_end(self, timeout_s: float) -> None:
         self._ask(timeout_s)

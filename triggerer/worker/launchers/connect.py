@@ -1,8 +1,8 @@
 """Sessions on a Spark Connect server. If a client dies, the server continues the client's work.
 
 The work ends when the session is released. A session's id is computed from its tag, so that another process can open
-and release the session of a dead client. The server refuses the id of a released session. So if the client is still
-alive, it cannot start further work.
+and release the session of a dead client. The server refuses the id of a released session. So a client that was only
+believed dead cannot start further work.
 
 Source: tried with PySpark 4.1 and 4.3, see tests/worker/spark/test_connect_fence.py.
 """

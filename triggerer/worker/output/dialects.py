@@ -8,7 +8,7 @@ Spark's connection commits after each call, so a single call must store the toke
 
 - PostgreSQL does both in one statement.
 - Most databases accept several statements in one call: BEGIN, the two statements, and COMMIT.
-- Derby and SQLite get a trigger that moves the rows when the token is stored.
+- Derby and SQLite get a database trigger that moves the rows when the token is stored.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ _MYSQL: Final = Dialect(
     "com.mysql.cj.jdbc.Driver",
     ("START TRANSACTION; {token}; {rows}; COMMIT",),
     _on_duplicate_key,
-    # Names stay as they are written: whether upper and lower case differ depends on the server's file system.
+    # Do not change the case of names, because some servers distinguish upper and lower case.
     fold=str,
     schema="DATABASE()",
     quotes=("`", "`"),

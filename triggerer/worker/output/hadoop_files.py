@@ -129,8 +129,8 @@ class HadoopFiles:
                 stream = self._fs.createFile(new).recursive().must(_CONDITIONAL, True).build()
             _write(stream, text)
         except Py4JJavaError:
-            # No error is needed if the object exists now. Another writer may have created it (each store has its own
-            # error for that), or our request succeeded and its answer was lost.
+            # No error is needed if the object exists now. Another writer may have created the object. Or our request
+            # succeeded, and its answer was lost. Do not look at the error, because it differs between stores.
             if not self.exists(path):
                 raise
 

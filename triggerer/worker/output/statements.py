@@ -33,7 +33,7 @@ class Statements:
 
     @property
     def draft(self) -> str:
-        """The name of the draft table, in the schema of the target. A trigger of the draft has the same name."""
+        """The name of the draft table, in the target's schema. If the draft has a database trigger, also its name."""
         return f"{self._prefix}{DRAFT}_{self._digest}_{self.mark}"
 
     def select_mark(self) -> str:
@@ -100,7 +100,7 @@ class Statements:
                 longer be committed.
         """
         statements = []
-        # Drop a trigger before its table.
+        # Drop a database trigger before its table.
         for kind, name in sorted(drafts, reverse=True):
             found = _IS_DRAFT.fullmatch(name.lower())
             if found is None:

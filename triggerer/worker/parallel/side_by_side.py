@@ -49,7 +49,7 @@ def execute_side_by_side(
     ended: queue.SimpleQueue[tuple[Task, Finished | BaseException]] = queue.SimpleQueue()
 
     def is_ready(task: Task) -> bool:
-        # A run has one slot of each pool, so only one of the run's tasks that use the pool can run at a time.
+        # A run gets only one slot of a pool, even if several of its tasks use the pool. So these tasks run one by one.
         taken = {one.pool for one in tasks if one.task_id in running}
         has_slot = task.pool is None or task.pool not in taken
         return has_slot and all(one.task_id in settled for one in task.upstream)

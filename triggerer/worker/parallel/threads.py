@@ -25,8 +25,8 @@ own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", defau
 def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
     """Raise an exception in another thread once that thread executes Python code.
 
-    Do not withdraw the exception afterwards (`PyThreadState_SetAsyncExc` with NULL). After that, Python 3.11 hangs in
-    the next function that a debugger or a coverage tool traces.
+    Do not withdraw the exception afterwards (`PyThreadState_SetAsyncExc` with NULL). After a withdrawal, Python 3.11
+    hangs in the next function that a debugger or a coverage tool traces.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind)

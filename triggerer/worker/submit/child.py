@@ -64,11 +64,9 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: s
 def _wait(child: subprocess.Popen[bytes]) -> int:
     """Wait for the end of the child, and return its exit code.
 
-    Wait in short steps. `triggerer.worker.parallel.threads` stops a task by an exception in the task's thread, which
-    Python raises only after the current step.
-
-    Do not use `Popen.wait` with a time limit. If the exception came inside `Popen.wait`, the lock of `Popen` could stay
-    locked, and `_end` would wait for ever.
+    A task that runs side by side with others is stopped by an exception in its thread (`worker.parallel.threads`).
+    Python raises the exception only after the current call of `poll`, so the calls are short. `Popen.wait` with a time
+    limit is no alternative: an exception inside it could leave the lock of `Popen` locked, and `_end` would hang.
     """
     descriptor = os.pidfd_open(child.pid)
     try:

@@ -112,8 +112,7 @@ def follow(
                 handle = again.handle
                 logger.info("the application of a former attempt still works, and is followed")
             else:
-                # Store the launch before the submission, because the application may begin as soon as the cluster has
-                # it.
+                # Store the launch before the submission, because the cluster may start the application at once.
                 tell(handle, AttemptState.LAUNCHING)
                 details = {"submission": submission, "installation": installation}
                 intent = Intent(submission.tag, submission.name, details)

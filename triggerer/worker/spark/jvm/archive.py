@@ -64,7 +64,7 @@ class ClassArchive:
         return _is_whole(self.base_path)
 
     def publish(self, draft: Path, path: Path) -> None:
-        """Move a finished archive to the path where JVMs look for it, and delete old archives except the newest."""
+        """Move a finished archive to the path where JVMs look for it. Delete the other archives except the newest."""
         size = draft.stat().st_size
         _size_path(path).unlink(missing_ok=True)
         draft.replace(path)

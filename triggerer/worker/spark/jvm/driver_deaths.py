@@ -1,4 +1,4 @@
-"""Finds out why Spark's driver ended, from the JVM's exit code and its last lines of output. The run's error says why.
+"""Finds out, for the run's error, why Spark's driver ended: from the JVM's exit code and its last lines of output.
 
 The fork server notices the end (`worker/fork_server/driver_keeper.py`). The run's process asks the fork server for the
 reason (`worker/spark_holder.py`).

@@ -157,8 +157,8 @@ def start_training(home: Path) -> subprocess.Popen[bytes]:
 
 
 def _give_up(*_: object) -> None:
-    # Kill the process group, because it contains the JVM. If only the JVM's standard input closed, the JVM would write
-    # the archive before its end.
+    # Kill the process group, because the group contains the JVM. A JVM that ends by itself, because its standard input
+    # closes, would first write the archive.
     os.killpg(0, signal.SIGKILL)
 
 

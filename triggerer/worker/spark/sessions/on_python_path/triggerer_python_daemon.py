@@ -1,8 +1,8 @@
 """PySpark's daemon for Python workers, in a process group that the kernel kills together with our worker's group.
 
-When our executor's lease ends, all its processes must die at once, even if they get no processor time
-(`triggerer.executor.lease.lease_guard`). PySpark's own daemon ends only when it notices that the JVM is gone, which
-takes seconds on a busy machine.
+When our executor's lease ends, all processes of the executor must die at once, even without processor time
+(`triggerer.executor.lease.lease_guard`). PySpark's own daemon lives until it notices that the JVM is gone. On a busy
+machine, this takes seconds.
 
 `spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. triggerer need not be
 installed in the Python that runs this module.
