@@ -48,7 +48,7 @@ class Queue:
 
     @property
     def lease_s(self) -> int:
-        """How long a receipt or a renewal keeps a message invisible to other receivers.
+        """How long a poll or a renewal keeps a message invisible to other receivers.
 
         The time is two visibility timeouts, so that one missed renewal loses no message.
         """
