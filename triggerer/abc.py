@@ -285,7 +285,7 @@ class SharedStreamProducer(ABC):
           events are not durable yet. So do not acknowledge the items at the source.
         - After the transaction, even if it failed, `advance` receives these items, perhaps with later items. Save the
           state there as usual. If the state is stored already, nothing is written.
-        - Until then, save no older state. So if `open_stream` saves states, it must wait for `advance`.
+        - Between the two calls, save no older state. So if `open_stream` saves states, it must wait for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
@@ -303,7 +303,8 @@ class SharedStreamProducer(ABC):
 
         Args:
             report: Call this function on the event loop, any number of times, with a lane and the reason. The stream's
-                watchers are then shown as failing. Call it with None when the lane continues. It never raises.
+                watchers are then shown as failing. When the lane continues, call the function with the lane and None.
+                The function never raises.
         """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:

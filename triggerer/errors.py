@@ -278,7 +278,7 @@ class SparkError(TriggererError):
 
 
 class SubmitFailed(SparkError):
-    """An application could not be submitted: its file is missing or unfit, or the cluster refused or did not answer."""
+    """An application could not be submitted: its file is missing or wrong, or the cluster refused or did not answer."""
 
 
 class RunFailed(SparkError):

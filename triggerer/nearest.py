@@ -29,7 +29,7 @@ def ending(name: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str:
 def hint(name: str, known: Iterable[str]) -> str | None:
     """Return `did you mean 'x'?` for the most similar known name. If none is similar enough, list the known names.
 
-    None: no name is similar enough, and there are no known names or more than 20.
+    Return None if this list would be empty, or have more than 20 names.
     """
     names = list(known)
     found = nearest(name, names)

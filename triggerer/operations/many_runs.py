@@ -65,9 +65,9 @@ async def repeat_runs(
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
     """Queue the chosen runs again, oldest first. After each commit, yield the outcomes of a batch.
 
-    If a run cannot be repeated, its outcome says why, and the other runs are still repeated. A run that somebody else
-    has queued again since `choose` is skipped. If a batch fails, the earlier batches stay committed, and another call
-    can repeat the remaining runs.
+    - If a run cannot be repeated, its outcome says why, and the other runs are still repeated.
+    - A run that another request has queued again since `choose` is skipped.
+    - If a batch fails, the earlier batches stay committed, and another call can repeat the remaining runs.
 
     Args:
         clear: True: clear the tasks in `tasks`, as `clear_run` does. False: retry the run, as `retry_run` does.

@@ -142,7 +142,7 @@ async def assets(
 def _is_like(text: str, pattern: str | None) -> bool:
     """Return whether the text contains the pattern, in any case. In a pattern, `%` is any text.
 
-    Each piece of the pattern is searched for behind the piece before it. A regular expression would try all ways to
+    The search for each piece of the pattern starts after the previous piece. A regular expression would try all ways to
     divide the text among the `%`, which can block the process.
     """
     if pattern is None:

@@ -45,9 +45,10 @@ class Bounds:
         return None if stays is None else await oldest_of_newest(session, stays)
 
     async def size_to_save(self, session: AsyncSession) -> int | None:
-        """Return the size of PostgreSQL's files after a cleaning, if they are still larger than `max_bytes`; else None.
+        """Return the size of PostgreSQL's files if it exceeds `max_bytes` even after a cleaning; else None.
 
-        The caller saves this size. `cut` finds the database full again only when the files have grown by `_GROWTH`.
+        PostgreSQL's files seldom shrink when rows are deleted. So the caller saves this size, and `cut` finds the
+        database full again only when the files have grown by `_GROWTH`.
         """
         size = await database_bytes(session)
         is_full = self._max_bytes is not None and size > self._max_bytes

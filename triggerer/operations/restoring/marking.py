@@ -36,7 +36,7 @@ async def mark_restored(
 
     At the next start of the service, each watcher of a log, such as a Kafka topic, first reads the messages since that
     instant again. A message that has an event makes no second event, because the store knows its key. If a cleaning has
-    deleted a watcher's events from after that instant, the watcher is set back only to the limit of the cleaning.
+    deleted a watcher's events from after that instant, the watcher is set back only as far as its events still exist.
 
     A repeated call can set the watchers back further, but not forward.
 
