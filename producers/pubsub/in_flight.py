@@ -162,7 +162,7 @@ class InFlight:
         self._count_delayed(delivery, 1)
 
     def _go_on(self, lane: _Lane, deliveries: list[Delivery]) -> None:
-        """End a lane's wait for its failed message. Yield `deliveries` next, and then the early messages."""
+        """End a lane's wait for its failed message. Make `deliveries` ready, and then the early messages."""
         del self._waiting[lane.key]
         lane.awaited = None
         for delivery in lane.early:

@@ -189,7 +189,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         await session.ack(done)
 
     async def _is_done(self, session: Session, delivery: Delivery, outcome: AdvanceOutcome) -> bool:
-        """Return whether to acknowledge the message. If not, its redelivery is arranged."""
+        """Return whether to acknowledge the message. If not, this method has arranged a redelivery."""
         judgement = judge(outcome)
         if judgement is Judgement.ACK:
             self._failures.forget(delivery.message_id)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 logger = logging.getLogger(__name__)
 
 LONGEST_VISIBILITY_S: Final = 12 * 60 * 60
-"""SQS keeps a message invisible for at most this long after its receipt."""
+"""The longest time for which SQS keeps a received message invisible."""
 _WITHOUT_VISIBILITY_S: Final = 30
 _USUAL_PORTS: Final = {"https": 443, "http": 80}
 _ROLE: Final = re.compile(r"arn:[^:]*:iam::(\d+):role/")

@@ -4,7 +4,7 @@ This module replaces the SDK's `receive_messages`, for two reasons:
 
 - Between two receive calls, the SDK releases arriving messages, and later messages of their session overtake them. This
   module stores arriving messages in order.
-- While the SDK waits for messages, it cannot settle messages or renew locks. Here, both can interrupt the wait.
+- While the SDK waits for messages, it cannot settle messages or renew locks. Here, such a request interrupts the wait.
 
 Source: the code of azure-servicebus 7.15. Check this module before pyproject.toml allows a later minor release.
 """
