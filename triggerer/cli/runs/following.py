@@ -41,7 +41,7 @@ async def follow_log(
         out: Receives the log byte for byte, because tasks may print any bytes.
         ship: `[logs] ship`. If an ended run has no log on this machine, its copy in the bucket is printed.
     Raises:
-        UnknownRun: The DAG has no such run, or somebody has deleted it.
+        UnknownRun: The DAG has no such run, or the run was deleted.
         TriggererError: The log cannot be read, or another machine has it.
     """
     # Turn the garbage collector on, because following a run may take days. `with_database` has paused the collector,

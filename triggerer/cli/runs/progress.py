@@ -28,7 +28,7 @@ def follow_run(config: Path | None, dag_id: str, run_id: str | None) -> str:
     Args:
         run_id: The run's id, or None for the newest run of the DAG.
     Raises:
-        UnknownRun: The DAG has no such run, or somebody has deleted it.
+        UnknownRun: The DAG has no such run, or the run was deleted.
     """
     found: list[str] = []
 

@@ -62,7 +62,7 @@ def repeat_many(
 ) -> None:
     """Ask the user, queue the chosen runs again and print each of them.
 
-    With `--yes`, nobody is asked. With `--dry-run`, the runs are only printed. The exit code is 1 if the user declines
+    With `--yes`, the user is not asked. With `--dry-run`, the runs are only printed. The exit code is 1 if the user declines
     or a run is refused.
 
     Args:
