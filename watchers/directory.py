@@ -177,7 +177,7 @@ class FilesProducer(SharedStreamProducer):
         except FileNotFoundError:
             logger.info("%s no longer exists; somebody else removed it", found.claimed)
         except OSError as error:
-            # The file is resolved, and its key keeps it from firing again. Each scan tries again to remove it.
+            # Remember the file, so that each scan tries again to remove the file instead of delivering it.
             if found.claim not in self._undeletable:
                 logger.error("%s cannot be removed: %s", found.claimed, error.strerror)
             self._undeletable[found.claim] = is_rejected

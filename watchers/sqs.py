@@ -73,10 +73,10 @@ class SqsEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        """Return a key with the queue's identity.
+        """Return the stream key, with the queue's `identity`.
 
-        All processes must compute equal keys. The identity of a URL depends on the connection, so a process that cannot
-        read the connection raises an error.
+        All processes must compute equal keys, and the identity of a URL depends on the connection. So a process that
+        cannot read the connection raises an error for a URL.
 
         Raises:
             ConfigurationError: The queue is given by its URL, and the connection cannot be read.

@@ -177,8 +177,8 @@ class Memory:
         version = None
         key = f"{self.source}/{one.digest}"
         if self.is_document:
-            # An earlier process may have stored events for the latest version. If this is the same version, it gets the
-            # same number and so the same key. Then no second event is created.
+            # An earlier process may have stored events for the latest version. If the content is still that version,
+            # the version keeps its number and so its key, and no second event is created.
             if not (self._is_unsure and one.digest == self._latest):
                 self._latest_version += 1
             self._latest, self._is_unsure = one.digest, False

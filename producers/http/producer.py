@@ -52,8 +52,8 @@ class HttpSharedStreamProducer(SharedStreamProducer):
 
     - An HTTP server keeps no position. So the store keeps the settled items, the cursor for the next page, and the
       validators (`ETag`, `Last-Modified`).
-    - A failed item is delivered again from memory, after growing delays and without a limit. After a restart, it comes
-      again only if the server still shows it.
+    - A failed item is delivered again from memory, after growing delays and without a limit. After a restart, the item
+      comes again only if the server still shows the item.
     """
 
     def __init__(self, polled: Polled, *, settings: HttpSettings, connection: str) -> None:
@@ -222,7 +222,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         self._is_ahead = False
         self._has_advanced.set()
-        # Items that fail together for as often come again together, in their order.
+        # Items with an equal number of failures get one delay, so that they come again together, in their order.
         delays: dict[int, float] = {}
         for delivery, outcome in batch:
             match judge(outcome):

@@ -238,8 +238,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def fetch_wait_ms(self, usual_ms: int) -> int:
         """Return how long a broker may wait for messages before it answers the next fetch.
 
-        A waiting broker answers no later request on the connection either. So a busy stream lets it wait only for
-        `usual_ms`. An idle stream sends fewer requests, because it lets the broker wait longer. A stream is idle if,
+        While a broker waits, it answers no other request on the connection. So a busy stream lets the broker wait only
+        for `usual_ms`. An idle stream lets the broker wait longer, and so sends fewer requests. A stream is idle if,
         for `_IDLE_AFTER_S`:
 
         - it delivered nothing,

@@ -64,7 +64,7 @@ def translate(error: BaseException, what: str) -> BrokerError:
     """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: The action that failed. The error's text begins with it: "commit to group g at localhost:9092".
+        what: The beginning of the error's text, such as "commit to group g at localhost:9092".
     """
     kind = BrokerRefused if isinstance(error, _REFUSED) else BrokerUnavailable
     return kind(f"{what}: {str(error) or type(error).__name__}", hint=hint_for(type(error)))

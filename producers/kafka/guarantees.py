@@ -41,11 +41,11 @@ async def describe_delivery(
 ) -> DeliveryFacts:
     """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    If no broker answers within three seconds, the result lacks the retention and the findings. For a pattern, the
-    topics that match now are looked up.
+    If no broker answers within three seconds, the retention and the problems of the topics (`findings`) are unknown.
+    For a pattern, the topics that match now are looked up.
 
     Args:
-        because: Why a message is not lost, as text for people. For a pattern, the number of its topics is added.
+        because: The reason why no message is lost, for people. For a pattern, the number of matching topics is added.
     """
     facts = _TopicFacts(Topics.parse(topics, settings))
     if ask:

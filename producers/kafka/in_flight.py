@@ -71,7 +71,7 @@ class LaneInFlight:
         the later messages too.
         """
         self.draining = False
-        """True while the partition is being revoked: deliver no further message of it."""
+        """True while the partition is being revoked: deliver no further message."""
         self.closed = False
         """True once the assignment has ended: all its messages are stale."""
         self.paused = False

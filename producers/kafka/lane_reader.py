@@ -161,7 +161,8 @@ class LaneReader:
         group = self._group_lane()
         self._used = () if group is None else group.used
         # The position may list the cuts that were known when its message was read (`CutTopic`). If the group knows
-        # another cut, messages that were written after this cut may be missing. So go back to the cut.
+        # another cut before the position, new messages between that cut and the position have not been read. So go back
+        # to the cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])

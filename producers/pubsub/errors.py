@@ -56,8 +56,7 @@ def translate(error: BaseException, what: str) -> BrokerError:
     """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: The action that failed. The error's text begins with it: "acknowledging 3 messages of
-            projects/p/subscriptions/s".
+        what: The beginning of the error's text, such as "acknowledging 3 messages of projects/p/subscriptions/s".
     """
     code = code_of(error)
     message = getattr(error, "message", None)

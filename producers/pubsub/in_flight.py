@@ -1,8 +1,8 @@
 """The messages in flight: received, and neither acknowledged nor given back. Does no I/O, and reads no clock.
 
 The messages of an ordering key form a lane. A failed message is given back after a delay, and Pub/Sub delivers it
-again. Until then, the later messages of the lane wait here. They are not given back, because Pub/Sub would count a
-failed delivery of each, and the subscription's dead-letter policy could remove them.
+again. Until then, the later messages of the lane wait here. Giving them back would count a failed delivery of each, and
+the subscription's dead-letter policy could remove them.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class InFlight:
         self._count_delayed(delivery, 1)
 
     def _go_on(self, lane: _Lane, deliveries: list[Delivery]) -> None:
-        """End a lane's wait for its failed message. Yield `deliveries` next, and then the early messages."""
+        """End a lane's wait for its failed message. Make `deliveries` ready, and then the early messages."""
         del self._waiting[lane.key]
         lane.awaited = None
         for delivery in lane.early:
@@ -303,7 +303,7 @@ class InFlight:
     def take_due(self, now: float) -> list[Delivery]:
         """Remove and return the messages whose delay is over, sorted by the end of the delay.
 
-        A lane that has waited too long for its failed message continues.
+        If a lane's failed message has not come again in time, the lane continues without it.
         """
         due: list[Delivery] = []
         while self._due and self._first_ends_at() <= now:

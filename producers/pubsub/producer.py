@@ -189,7 +189,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         await session.ack(done)
 
     async def _is_done(self, session: Session, delivery: Delivery, outcome: AdvanceOutcome) -> bool:
-        """Return whether to acknowledge the message. If not, its redelivery is arranged."""
+        """Return whether to acknowledge the message. If not, this method has arranged a redelivery."""
         judgement = judge(outcome)
         if judgement is Judgement.ACK:
             self._failures.forget(delivery.message_id)
@@ -230,7 +230,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
         if session.dead_letters.topic is None:
-            # Without a dead-letter topic, the runtime parks rejected messages. It could not park this one, so skip it.
+            # There is no dead-letter topic, and the runtime could not park the message. So skip the message.
             logger.warning(
                 "message rejected by a watcher, and skipped: %s", delivery.message.identity
             )
@@ -304,7 +304,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     async def pause(self) -> None:
         """Stop yielding messages.
 
-        Messages in flight stay leased. When they reach a bound, further messages stay at Pub/Sub.
+        Messages in flight stay leased. Once their number or size reaches a bound, Pub/Sub keeps further messages.
         """
         self._is_paused = True
 

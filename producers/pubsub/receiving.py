@@ -48,7 +48,7 @@ class Receiving:
         take: Called with the protobuf `ReceivedMessage`s of each answer, and the length of their leases.
         is_full: Called before each read. While it is true, nothing is read until `signal_room` is called, and unread
             messages stay at Pub/Sub.
-        make_room: Returns the bounds of a pull that is opened now, in messages and in bytes.
+        make_room: Called when the pull is opened. Returns the pull's bounds, in messages and in bytes.
     """
 
     def __init__(

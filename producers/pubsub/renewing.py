@@ -59,10 +59,7 @@ class Renewing:
         self._failures = 0
 
     def mark_begun(self) -> None:
-        """Record that a lease has begun.
-
-        The thread is woken only if a lease falls due before the thread would wake anyway.
-        """
+        """Wake the thread if a new lease falls due before the thread would wake by itself."""
         at = self._leases.next_at()
         with self._changed:
             if at is not None and at < self._waits_until:

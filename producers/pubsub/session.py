@@ -87,7 +87,7 @@ class Session:
         self._ready.set()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Acknowledge messages; see `Settler.ack`. Afterwards they are not in flight."""
+        """Acknowledge messages, and remove them from `in_flight`; see `Settler.ack`."""
         if not deliveries:
             return
         ack_ids = [delivery.ack_id for delivery in deliveries]

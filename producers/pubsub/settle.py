@@ -240,7 +240,7 @@ class Settler:
         """Return the ids to send again after a failed request.
 
         Raises:
-            BrokerUnavailable: No id was accepted for `ack_timeout_s`.
+            BrokerUnavailable: Pub/Sub has accepted no id for `ack_timeout_s`.
             BrokerRefused: Pub/Sub accepts nothing from this account.
         """
         cause = error.__cause__

@@ -32,8 +32,7 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
     """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: The beginning of the error's text: "stream of queue 'orders' at
-            example.servicebus.windows.net".
+        what: The beginning of the error's text, such as "stream of queue 'orders' at example.servicebus.windows.net".
     """
     text = f"{what}: {_reason(error)}"
     if isinstance(error, sdk.MessagingEntityNotFoundError):

@@ -52,8 +52,8 @@ class ServiceBusSettings(DeliverySettings):
     request_timeout_s: PositiveSeconds = 10.0
     """How long Service Bus may take to answer a request."""
     idle_timeout_s: PositiveSeconds = 60.0
-    """After this time without any frame, a connection counts as broken and is closed. While it works, both sides send
-    empty frames sooner.
+    """After this time without any frame, a connection counts as broken and is closed. On a working connection, both
+    sides send empty frames more often.
     """
     dead_letter_queue: OptionalText = None
     """A queue of the namespace for messages that are dead-lettered after their lock has ended (rule 18). The connection

@@ -1,6 +1,6 @@
 """Amazon SQS, and services that speak its API.
 
-`producer` defines the producer of a shared stream. This module imports `stream`, and so the SDK, only when a stream
+`producer` defines the producer of a shared stream. The producer imports `stream`, and so the SDK, only when a stream
 opens, because importing the SDK takes longer than reading a DAG file. The parts of an open stream:
 
 - `receiving`: polls the queue.

@@ -139,7 +139,7 @@ async def asked(call: Awaitable[T], what: str) -> T:
     """Await a call into the SDK.
 
     Args:
-        what: The action that failed. The error's text begins with it: "receiving from queue q".
+        what: The beginning of the error's text, such as "receiving from queue q".
     Raises:
         BrokerUnavailable, BrokerRefused: See `translate`, and `triggerer.pluginkit.guarding.guarded`.
     """

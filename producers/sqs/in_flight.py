@@ -93,7 +93,7 @@ class InFlight:
         self._extend(delivery, sent_at, seconds)
 
     def mark_not_renewed(self, delivery: Delivery, now: float) -> None:
-        """Record that a renewal failed: it is due again soon."""
+        """Make the next renewal due soon, because a renewal failed or has only begun."""
         delivery.renew_at = now + self._queue.visibility_s / 8
 
     def mark_lost(self, delivery: Delivery) -> None:

@@ -37,7 +37,7 @@ class State(Enum):
 class Delivery:
     """The broker payload: one message that SQS keeps invisible for us.
 
-    Deliveries compare by identity: a message that was given back and comes again has another delivery.
+    Deliveries compare by identity: a message that was given back and comes again is a different delivery.
     """
 
     __slots__ = (

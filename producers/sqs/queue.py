@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 logger = logging.getLogger(__name__)
 
 LONGEST_VISIBILITY_S: Final = 12 * 60 * 60
-"""SQS keeps a message invisible for at most this long after its receipt."""
+"""The longest time for which SQS keeps a received message invisible."""
 _WITHOUT_VISIBILITY_S: Final = 30
 _USUAL_PORTS: Final = {"https": 443, "http": 80}
 _ROLE: Final = re.compile(r"arn:[^:]*:iam::(\d+):role/")
@@ -48,7 +48,7 @@ class Queue:
 
     @property
     def lease_s(self) -> int:
-        """How long a receipt or a renewal keeps a message invisible to other receivers.
+        """How long a poll or a renewal keeps a message invisible to other receivers.
 
         The time is two visibility timeouts, so that one missed renewal loses no message.
         """

@@ -36,7 +36,7 @@ class _Progress:
     Attributes:
         to_delete: The messages of all clean lanes, which are deleted together. A lane is clean if each of its messages
             is in flight and has a clean outcome (`AdvanceOutcome.is_clean`).
-        done: The indices of the other lanes that are finished, until `take_done` returns them.
+        done: The indices of finished lanes that are not clean, until `take_done` returns them.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")
@@ -167,8 +167,7 @@ class Settler:
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.has_queue:
-                # Without a dead-letter queue, the runtime parks rejected messages. It could not park this one, so skip
-                # it.
+                # There is no dead-letter queue, and the runtime could not park the message. So skip the message.
                 logger.warning("message rejected by a watcher, and skipped: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"

@@ -58,7 +58,7 @@ class Visibility:
                     self._has_received = anyio.Event()
                     await self._has_received.wait()
                 else:
-                    # This sleep need not be interrupted: renewals of messages that arrive meanwhile are due later.
+                    # A message that arrives during this sleep need not end the sleep, because its renewal is due later.
                     await anyio.sleep(max(_SHORTEST_WAIT_S, next_due - now))
 
     async def _renew(self, delivery: Delivery) -> None:

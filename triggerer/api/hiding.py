@@ -17,7 +17,7 @@ _PAYLOADS: Final[Mapping[type[Any], dict[str, Any]]] = {
 
 
 def without_payloads(access: Access, view: T) -> T:
-    """Return the view, with null in place of each payload if payloads are hidden from the role."""
+    """Return the view, with null instead of each payload if payloads are hidden from the role."""
     return view if access.sees_payloads else cast("T", _hidden(view))
 
 

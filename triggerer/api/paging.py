@@ -43,7 +43,8 @@ async def page_of(
     """Return a page of a list.
 
     Args:
-        known: Filters by name, such as `{"dag": "a"}`. If the first page is empty, an unknown name is an error.
+        known: The filters whose values name objects, such as `{"dag": "a"}`. If the first page is empty and such an
+            object does not exist, an error is raised.
     Raises:
         CursorRefused: The cursor is damaged, or belongs to other filters.
         UnknownName: A filter names an unknown object.

@@ -16,7 +16,7 @@ Api = NamedDependency[SkipValidation[ApiContext]]
 Caller = NamedDependency[SkipValidation[Access]]
 """The sender of the request."""
 InPath = FromPath[str]
-"""A part of the path, with `SLASH` in place of slashes; see `triggerer.api.gate.part`."""
+"""A part of the path, with `SLASH` instead of slashes; see `triggerer.api.gate.part`."""
 
 AssetFilter = Annotated[
     str | None,

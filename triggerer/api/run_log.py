@@ -47,7 +47,7 @@ class LogPart:
     host: str | None = None
     """The machine of the run's executor, which writes the file."""
     is_here: bool = False
-    """Whether the file was read on this machine. If another machine writes it, it is in a shared folder."""
+    """Whether the file was read on this machine. If `host` is another machine, the file is in a shared folder."""
     is_copy: bool = False
     """Whether the bytes are of the copy in the bucket. A copy has no holes, so it may be shorter than the log."""
 

@@ -46,9 +46,7 @@ async def plan_backfill(
     *,
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedInterval]:
-    """Return the intervals of a backfill, oldest first, each with the step that the backfill would take.
-
-    Nothing is changed.
+    """Return the intervals of a backfill, oldest first, and whether it would run, repeat or skip each. Change nothing.
 
     Args:
         from_date, to_date: The range of logical dates, both inclusive.

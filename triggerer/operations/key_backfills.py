@@ -76,7 +76,7 @@ async def plan_keys(
     *,
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedKey]:
-    """Return the steps of a backfill for these keys, in order, and change nothing.
+    """Return whether a backfill would run, repeat or skip each of these keys, in order. Change nothing.
 
     Raises:
         Errors of `start_key_backfill`, except `MoveRefused`.

@@ -108,7 +108,7 @@ def move(
 
 
 def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | None:
-    """Rename the file without replacing another; return its new path, or None if it has changed since the scan."""
+    """Rename a file without replacing another; return the new path, or None if the file has changed since the scan."""
     source, target = directory / file.name, move_to / file.name
     status = source.lstat()
     if not stat.S_ISREG(status.st_mode) or seen_file(file.name, status, is_link=False) != file:

@@ -238,7 +238,7 @@ class MovingProducer(_PatternProducer):
         try:
             await self._in_thread(moving.release, self._directory, file)
         except OSError as error:
-            # The file's key keeps it from firing again. Each scan finds the marker and tries again to delete it.
+            # The store has the file's key, so the file does not fire again. Each scan tries again to delete the marker.
             logger.error("the marker of %s cannot be deleted: %s", file.path, error)
 
     async def _reject(self, file: AppearedFile) -> None:

@@ -48,7 +48,8 @@ class Memory:
         for pattern in file.patterns or ():
             self._known.setdefault(pattern, set()).add(digest)
         if self._unforgotten is not None and digest in self._unforgotten:
-            # That scan did read the directory, and not a mount point. So the files that it did not find are gone.
+            # The last scan found this file, so the scan read the directory and not an empty mount point. The files that
+            # the scan did not find are gone.
             self.forget_all_but(self._unforgotten)
 
     def forget_all_but(self, there: Set[bytes]) -> None:

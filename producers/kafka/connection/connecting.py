@@ -93,7 +93,7 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
 def _leave_while_joining(consumer: Any) -> None:
     """If the consumer is closed while it joins its group, let it leave the group at once.
 
-    Otherwise the group would assign partitions to the closed consumer. Nobody would read these partitions until the
+    Otherwise the group would assign partitions to the closed consumer. These partitions would stay unread until the
     session expires.
 
     The leave request needs another connection. The broker may delay its answer to the join for seconds, and meanwhile

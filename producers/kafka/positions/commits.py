@@ -72,7 +72,7 @@ class Commits:
             BrokerUnavailable: No commit succeeded within the timeout. The position may be committed or not.
             BrokerRefused: The broker refuses the commit.
 
-        Cancellation: The position may be committed or not. Other positions of the same request are sent again.
+        Cancellation: The position may be committed or not. The other lanes' positions of its request are sent again.
         """
         mine = _Waiting(partition, position)
         self._waiting.setdefault(membership, []).append(mine)

@@ -1,7 +1,7 @@
 """The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
-The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It has only the failure count of the next
-message, because a commit never passes a failed message.
+The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. Only the next message has a failure count,
+because a commit never passes a failed message.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class UsedOffsets(NamedTuple):
 class CutTopic(str):
     """A topic's id, with the cuts that were known when a message was read. Compares equal to the plain id.
 
-    After a cut, each message's position contains this object instead of the plain id. The message was read after the
-    cuts in `used`, so a `LaneReader` that begins at its position does not go back to them. After a restart it does go
-    back, because the store saves only the plain id.
+    After a cut, each message's position contains this object instead of the plain id. A `LaneReader` goes back to a cut
+    that its first position does not list in `used`. The store saves only the plain id, so a reader goes back to the cut
+    after a restart.
     """
 
     __slots__ = ("used",)

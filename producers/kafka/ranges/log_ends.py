@@ -58,8 +58,9 @@ class LogEnds:
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions that are unchanged since the previous look-up.
 
-        A partition is left out once if it is new, if its topic was created again, or if its leader changed. Its offsets
-        may belong to another log than before. A partition that begins at `start` is not left out, but looked up again.
+        A new partition is left out once. If a partition's topic was created again, or its leader changed, the partition
+        is left out once too, because its offsets may be from another log than before. A partition that begins at
+        `start` is not left out, but looked up again.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.
@@ -157,8 +158,8 @@ class LogEnds:
         for one in asked:
             known = bookmark.of_partition(one.topic, described[one.topic].topic_id, one.partition)
             assert known is not None
-            # An end in `ends` may only be the start of an open transaction, and no cut. So prefer the offset at which
-            # the bookmark's epoch ends in the log, if the broker returned this offset.
+            # With "read_committed", `ends` may contain the start of an open transaction instead of the log's end. So
+            # prefer the offset at which the bookmark's epoch ends in the log, if the broker returned this offset.
             end = found.get(one, ends[one])
             if end < known.to:
                 cut[one] = end

@@ -43,7 +43,7 @@ class OffsetRange:
     Attributes:
         deleted: The number of offsets before `start` that retention deleted before any event had them.
         rewound_from: Set only in the first range after a cut. Earlier events contain the offsets from `start` up to,
-            but not including, this one, for messages that are lost now.
+            but not including, `rewound_from`. The messages of these events are lost.
         cut: How many times the partition's log was cut, if earlier events may contain these offsets; otherwise 0.
     """
 

@@ -1,8 +1,8 @@
 """Sends the requests for which aiokafka has no public method.
 
-A commit contains the membership under which its partition was assigned. So if the commit comes after a rebalance, the
-broker refuses it. aiokafka's own `commit` contains the newest membership instead. Such a commit could move the position
-of a partition that another member owns now (aio-libs/aiokafka#929).
+A commit of `Cluster` contains the membership under which its partition was assigned. So if the commit comes after a
+rebalance, the broker refuses the commit. aiokafka's own `commit` contains the newest membership. After a rebalance, it
+could move the position of a partition that another member owns now (aio-libs/aiokafka#929).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TopicDescription:
     raw_id: bytes | None = None
     """`topic_id` in the form of Kafka's protocol."""
     epochs: tuple[int, ...] = ()
-    """The epoch of each partition's leader, by partition; empty if the brokers do not tell."""
+    """The epoch of each partition's leader, by partition; empty if the brokers do not report epochs."""
 
 
 class Cluster:

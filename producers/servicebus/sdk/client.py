@@ -4,9 +4,9 @@ This module replaces the SDK's `receive_messages`, for two reasons:
 
 - Between two receive calls, the SDK releases arriving messages, and later messages of their session overtake them. This
   module stores arriving messages in order.
-- While the SDK waits for messages, it cannot settle messages or renew locks. Here, both can interrupt the wait.
+- While the SDK waits for messages, it cannot settle messages or renew locks. Here, such a request interrupts the wait.
 
-Source: the code of 7.15. Check this module before pyproject.toml allows a later minor release.
+Source: the code of azure-servicebus 7.15. Check this module before pyproject.toml allows a later minor release.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def session_id_of(receiver: ServiceBusReceiver) -> str:
 
 
 async def listen(receiver: Any, *, credit: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
-    """Allow `credit` messages to come, wait for a frame, and return the messages received so far.
+    """Let Service Bus send up to `credit` messages, wait for a frame, and return the messages received so far.
 
     Also renews the connection's access token when that is due.
 
@@ -265,7 +265,7 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
 async def complete(
     receiver: Any, messages: Sequence[ServiceBusReceivedMessage]
 ) -> list[BaseException | None]:
-    """Complete messages that came on this link.
+    """Complete messages that came on the receiver's link.
 
     Returns: The error of each message, None if it was completed.
     """

@@ -1,6 +1,6 @@
 """The thread and event loop that the SDK works in; all streams of the process share them.
 
-A filter that computes blocks the main event loop. If locks were renewed there, such a filter would delay the renewals
+A filter that computes blocks the main event loop, where it would delay the renewals of locks
 (Azure/azure-sdk-for-python#37245). Code that never releases the GIL delays this thread too, so run a trigger with such
 code in a separate process (`[triggerer.isolation]`).
 """

@@ -134,7 +134,7 @@ class Guard:
 
 
 async def is_access_valid(context: ApiContext, access: Access) -> bool:
-    """Return whether the client's token or session is still valid. A streamed answer asks at intervals.
+    """Return whether the client's token or session is still valid. Called at intervals during a streamed answer.
 
     True if the database does not answer, so that an outage ends no streamed answer.
     """

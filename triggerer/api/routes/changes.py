@@ -79,8 +79,8 @@ async def _hint_between(
     """Wait for a change. Return the changed ids by topic; empty if the API stops, or no change came in time.
 
     Args:
-        earliest, latest: The instants between which a change is returned, on the clock of `anyio.current_time`. An
-            earlier change is returned at the instant `earliest`.
+        earliest: Do not return a change before this instant of `anyio.current_time`.
+        latest: Return at this instant of `anyio.current_time` even if there is no change.
     """
     announced: dict[Signal, set[str]] = {}
 

@@ -142,7 +142,7 @@ class _GrowingLog:
     def _print_cut(self, size: int) -> None:
         """Print a note that bytes were cut before this process could copy them.
 
-        The log also has a line about the cut. But that line stands before `_position`, so it is not copied.
+        The log's own line about the cut is not copied, because it stands before `_position`.
         """
         if size and self._position:
             self._out.flush()

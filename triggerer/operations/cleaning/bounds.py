@@ -45,7 +45,7 @@ class Bounds:
         return None if stays is None else await oldest_of_newest(session, stays)
 
     async def size_to_save(self, session: AsyncSession) -> int | None:
-        """Return the size of PostgreSQL's files after a cleaning, if they are still larger than `max_bytes`; else None.
+        """Return the size of PostgreSQL's files if it exceeds `max_bytes` even after a cleaning; else None.
 
         The caller saves this size, because PostgreSQL's files rarely shrink when rows are deleted. `cut` finds the
         database full again only when the files have grown to `_GROWTH` times this size.

@@ -149,7 +149,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Add values to the snapshot that the present definition does not need, but the new definition may need."""
+    """Add to the snapshot the values that only the new definition may need."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]
