@@ -158,7 +158,7 @@ class BrokerScene:
         return {name: Counter(one["n"] for one in found) for name, found in self.events().items()}
 
     def check_numbers(self, expected: dict[str, Counter[int]]) -> None:
-        """Wait until there are as many events as expected and all are in ended runs. Then compare their numbers."""
+        """Wait until all expected events exist, and are in ended runs. Then compare the numbers in the events."""
         count = sum(map(Counter.total, expected.values()))
         self.until(
             lambda: sum(map(len, self.events().values())) >= count,

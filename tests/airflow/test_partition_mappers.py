@@ -1,8 +1,8 @@
 """Compares our partition mappers with Airflow 3.3.2's.
 
 Airflow's answers were recorded with `TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m
-tests.airflow.test_partition_mappers`. The cases use zones without daylight-saving time: on a day on which clocks are
-set, our keys with a UTC offset differ from Airflow's (docs/reference/partitions.md).
+tests.airflow.test_partition_mappers`. The cases use zones without daylight-saving time. On a day on which clocks
+change, our keys with a UTC offset differ from Airflow's (docs/reference/partitions.md).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""TLS with a certificate from the settings: the client's view, a renewal of the files, and files that are refused."""
+"""TLS with a certificate from the settings: what clients see, files that are renewed, and files that are refused."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Paced:
 def message(number: int) -> bytes:
     """Return about 120 bytes of JSON.
 
-    If each message matches only one watcher, the field `w` is the number of that watcher.
+    Some DAG files have 20 watchers that each match one message in 20. The field `w` is the matching watcher's number.
     """
     content = {
         "n": number,

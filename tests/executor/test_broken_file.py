@@ -65,7 +65,7 @@ async def test_runs_of_a_broken_file_wait_and_start_as_soon_as_it_loads(house: H
         held = await house.queue("ill", 20)
         await house.ended(*await house.queue("well", 3))
         runs = [await house.run(pk) for pk in held]
-        # The held runs are first in the queue. They had no attempt, and the runs behind them were executed.
+        # The held runs are first in the queue, but the runs behind them were executed.
         assert {(run.state, run.attempt, run.held_until) for run in runs} == {("queued", 0, NEVER)}
         shown = await view(house, held[0])
         assert shown.waiting_for == "its file, which does not load: ill_file.py:3: syntax error"

@@ -599,5 +599,5 @@ async def test_the_client_of_a_broker_is_imported_once_for_all_runs_of_a_worker(
     async with house.executor(workers=1):
         runs = [(await house.ended(*await house.queue("watches")))[0] for _ in range(3)]
     assert "had the client: False" in house.log(runs[0])
-    # The process of the second run may have been forked while the first run was executed. So look at the third run.
+    # The second run's process may have been forked before the worker imported the client. So look at the third run.
     assert "had the client: True" in house.log(runs[2])

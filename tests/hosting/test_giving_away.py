@@ -32,7 +32,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 
 
 async def _open_one(upstream: Upstream, name: str = "stuck", *, for_s: float = math.inf) -> None:
-    """Publish an event, and return once the filter of `name` has it open. It stays open for `for_s` seconds."""
+    """Publish an event, and return once the filter `name` has pulled it. The filter then sleeps for `for_s` seconds."""
     started = anyio.Event()
 
     async def hold(_: object) -> None:

@@ -31,10 +31,7 @@ def browser() -> Iterator[Browser]:
     scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
 )
 def large_database(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """The URL of an empty PostgreSQL store for a copy of a large SQLite store. None: use the SQLite store itself.
-
-    Each test runs with both.
-    """
+    """The URL of an empty PostgreSQL store for a copy of a large SQLite store. None: use the SQLite store itself."""
     if request.param == "sqlite":
         yield None
         return

@@ -134,7 +134,7 @@ class Scene:
 
 
 def _load_server_class() -> type:
-    """Return the class `RedisServer` of the package's own tests, loaded by its path because it cannot be imported."""
+    """Return the class `RedisServer` of the package's own tests. Load it by its path: `tests` means our own tests."""
     spec = importlib.util.spec_from_file_location("redis_server", PROJECT / "tests" / "server.py")
     assert spec is not None
     assert spec.loader is not None

@@ -63,8 +63,7 @@ def test_a_log_whose_machine_is_gone_is_printed_from_its_copy(
     written = {path.read_text() for path in (home / "logs").rglob("*.log")}
     assert {bucket.read(key).decode() for key in bucket.list()} == written
     assert list((home / "unshipped").iterdir()) == []
-    # By default the SDK logs, for each new client, the source of the credentials and of the endpoint. Our log has no
-    # such line.
+    # By default, the SDK logs where each new client found its credentials and its endpoint.
     assert "botocore" not in instance.log.read_text()
 
     (key,) = bucket.list()

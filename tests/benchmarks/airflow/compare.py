@@ -109,7 +109,7 @@ async def _ms_per_wakeup(open_side: OpenSide, stuck: int, wakeups: int) -> float
 def measure_stuck_lanes(*, quick: bool) -> Figures:
     """Measure the time from sending an event, alone in its lane, to its advance: without other lanes, and with many.
 
-    In the other lanes, the first event waits for the store. The best round counts.
+    In each other lane, the first event waits for the store. The best round counts.
     """
     rows = []
     for stuck in (0, 100 if quick else 10_000):
@@ -163,8 +163,8 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # Our runtime would take a jump past the timeout for a blocked loop, and extend the timeout. So move the
-            # clock exactly to the timeout. Then move it on, because Airflow's events are overdue only after that.
+            # If the clock jumped past the timeout, our runtime would assume a blocked loop, and extend the timeout. So
+            # move the clock exactly to the timeout. Then move it on, because Airflow's events are overdue only later.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

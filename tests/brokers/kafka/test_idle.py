@@ -26,7 +26,10 @@ def topic(kafka_server: KafkaServer) -> str:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that gets the longest wait, in ms, of each fetch. A stream counts as idle after half a second."""
+    """A list to which each fetch adds the time, in ms, that the broker may wait for messages.
+
+    A stream counts as idle after half a second.
+    """
     monkeypatch.setattr(assignment, "_IDLE_AFTER_S", 0.5)
     found: list[int] = []
     fetch_wait_ms = Assignment.fetch_wait_ms
@@ -91,7 +94,7 @@ async def test_a_look_at_the_topics_does_not_wait_for_the_fetch_of_an_idle_strea
 async def test_a_partition_that_comes_to_an_idle_stream_is_read_soon(
     kafka_server: KafkaServer, topic: str, waits: list[int]
 ) -> None:
-    # Two members share the topic. One is idle when the other leaves, and must soon read the other's partition.
+    # Two members share the topic. `one` is idle when `other` leaves, and must soon read the partition of `other`.
     one = producer_on(kafka_server.bootstrap_servers, topic, topic, heartbeat_interval_ms=200)
     other = producer_on(kafka_server.bootstrap_servers, topic, topic, heartbeat_interval_ms=200)
     async with driving(one) as driver:

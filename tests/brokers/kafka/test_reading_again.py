@@ -232,8 +232,8 @@ async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # `read_lane` opens a new client. A request before the client knows the partition's leader would fail, and here be
-    # repeated only after an hour.
+    # `read_lane` opens a new client. A request that the client sends before it knows the partition's leader fails. With
+    # this setting, the client would repeat such a request only after an hour.
     arguments = KafkaSettings.reading_arguments
     monkeypatch.setattr(
         KafkaSettings,

@@ -85,8 +85,8 @@ async def test_a_service_that_is_away_at_the_start_ends_the_stream_soon() -> Non
 async def test_a_stream_that_was_never_open_was_no_steady_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A stream that was open for `_STEADY_S` resets the delays and the deadline. An attempt to connect must not count,
-    # even if it takes that long.
+    # A stream that was open for `_STEADY_S` resets the delays and the deadline. An attempt to connect must not reset
+    # them, however long it takes.
     monkeypatch.setattr(receiving, "_STEADY_S", 1e-9)
     (port,) = free_ports(1)
     producer = producer_on(f"127.0.0.1:{port}", "flights", connect_timeout_s=0.1)

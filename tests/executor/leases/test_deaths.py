@@ -206,7 +206,7 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a worker is reaped, its pid may belong to another process. So its group must be killed before that."""
+    """Once a worker is reaped, its pid may belong to another process. So the worker's group must be killed first."""
     setup = {
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
@@ -626,7 +626,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another executor believes that this executor is dead, and queues the run. Then this executor claims it again."""
+    """Another executor believes that this executor is dead, and queues the run. This executor then claims the run."""
     house = any_house
     await house.add_dag(
         "notes",

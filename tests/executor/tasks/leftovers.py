@@ -155,7 +155,7 @@ IN_A_DRIVER: Final = {
 
 
 def source_of(dag_id: str, leftovers: dict[str, Leftover], *, spark: bool) -> str:
-    """Return a DAG file with one task. It executes `leave` or `look` of all leftovers, as `params["what"]` says.
+    """Return a DAG file with one task, which calls `leave` or `look` of all leftovers, as `params["what"]` says.
 
     After `look`, the task writes the returned texts to `params["out"]`, as JSON.
     """

@@ -275,7 +275,7 @@ async def test_an_outage_of_the_store_between_two_calls_does_not_end_the_executo
 async def test_a_lease_that_ends_during_the_claim_of_a_call_prevents_the_call(
     house: House, monkeypatch: pytest.MonkeyPatch, is_held_again: bool
 ) -> None:
-    """Another executor may have claimed the call in between, even if this executor has a new lease by now."""
+    """Between the two leases of this executor, another executor may have claimed the call."""
     params = await _add(house)
     has_claimed, may_return = anyio.Event(), anyio.Event()
 

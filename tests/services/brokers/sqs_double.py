@@ -180,7 +180,7 @@ class FifoDouble:
         return [one for one, _ in given]
 
     def _visible(self, count: int) -> list[Message]:
-        """Return the next messages of groups with nothing in flight: first all of one group, then of the next."""
+        """Return the next messages of groups with nothing in flight: all of one group, then all of the next group."""
         groups: dict[str, list[Message]] = {}
         for message in self.messages:
             groups.setdefault(message.group, []).append(message)

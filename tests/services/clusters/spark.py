@@ -1,4 +1,7 @@
-"""Creates a home folder with an archive of Spark's classes, once for a test session. Other homes link the archive."""
+"""Creates a home folder with an archive of Spark's classes, once for a test session.
+
+The archive (class data sharing of the JVM) halves the start of a session. Other home folders link the archive.
+"""
 
 import fcntl
 import json

@@ -87,9 +87,9 @@ async def test_a_file_is_in_force_though_an_event_makes_its_asset_or_alias_meanw
 async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_the_move(
     postgres: Database,
 ) -> None:
-    """In an earlier version, the move did not wait for the owner's open transaction, and overlooked its rows.
+    """An earlier version moved the watcher without waiting for the old owner's open transaction.
 
-    The owner of the new stream then received these rows.
+    So the transaction's rows were overlooked, and the owner of the new stream received them.
     """
     owner = Fence("s", "me", 1)
     await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))

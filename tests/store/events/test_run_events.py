@@ -227,7 +227,8 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
         ]
     assert len(plans) == 12
     for plan in plans:
-        # Only the query for the page's rows joins the watchers. Without a sort, it can stop after the page's last row.
+        # Only the query for the page's rows joins the watchers. This query must not sort, so that it can stop after the
+        # page's last row.
         if "USE TEMP B-TREE FOR ORDER BY" in plan:
             assert not any("watcher" in line for line in plan), plan
         for line in plan:

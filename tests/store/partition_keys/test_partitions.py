@@ -187,7 +187,7 @@ async def test_events_for_one_key_at_the_same_instant_make_one_run(database: Dat
         for start in range(4):
             tasks.start_soon(emit_some, HOURS[start::4])
     await Scheduler(database).run_once()
-    # Late events may start further runs of the day. In any case, each event is in one run, and no event waits.
+    # Late events may start further runs of the day.
     runs = await keyed_runs(database, "daily")
     assert {key for key, _ in runs} == {DAY}
     assert sorted(event for _, taken in runs for event in taken) == sorted(events)

@@ -159,7 +159,7 @@ async def test_a_clock_that_was_set_back_holds_no_run_of_the_history(
     file = f'with DAG("d", schedule={schedule}, quiet_period=timedelta(minutes=30)): pass\n'
     found = await _plan(database, tmp_path, file)
     assert found.after is not None
-    # Events 1 to 3 seem to come from the future, but their quiet period is over. The quiet period of event 4 is not.
+    # Events 1 to 3 seem to come from the future, but their quiet period is over. Event 4 is still in its quiet period.
     taken = [run.asset_event_ids for run in found.after.runs]
     assert taken == ([(1, 2, 3)] if schedule == "a" else [(1, 2), (3,)])
     assert found.after.waiting == (4,)

@@ -186,7 +186,7 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
 async def test_a_task_that_is_reported_as_running_together_with_the_runs_end_ends_with_the_run(
     database: Database, state: RunState
 ) -> None:
-    """While a commit is slow, both reports arrive, and the next commit writes them together.
+    """During a slow commit, the report of the task and the report of the run's end arrive. One step writes both.
 
     In an earlier version, the task then stayed running forever on PostgreSQL.
     """

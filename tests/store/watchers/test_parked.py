@@ -512,7 +512,7 @@ async def test_newly_parked_messages_leave_less_room_for_stored_ones(
 async def test_a_group_reads_the_usage_once_and_not_for_each_message(
     database: Database,
 ) -> None:
-    """Reading the usage takes time in proportion to the stored messages, so it would be slow for each message."""
+    """Reading the usage takes time in proportion to the stored messages."""
     await _watchers(database)
     steps: list[Step | Announcement] = []
     usage = ParkedUsage()

@@ -187,7 +187,7 @@ async def test_a_link_that_is_switched_is_followed_at_once(
 
 @pytest.fixture
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that makes all folders with a name unreadable. The name "" makes every folder readable again.
+    """Return a function that makes every folder with a given name unreadable. The name "" makes all readable again.
 
     A change of the folder's mode would have no effect on root.
     """

@@ -170,8 +170,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(part=st.floats(0.0, 1.0), fails=st.booleans())
     def work(self, part: float, fails: bool) -> None:
-        """Let time pass, and do what falls due at each instant, as the thread does. If `fails` is true, one
-        extension fails."""
+        """Let time pass, and extend or end each lease when it is due. If `fails` is true, one extension fails."""
         end = self.now + part * self.deadline_s
         while (at := self.leases.next_at()) is not None and at <= end:
             self.now = max(self.now, at)

@@ -430,7 +430,7 @@ def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
 def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
     host: time_machine.Traveller,
 ) -> None:
-    """The next run was stored before it was due, without a key, because the DAG has no start date and no run."""
+    """The next run is stored before the run is due, but without its key."""
     daily = CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d")
     dag = Dag(host, OnTime(daily))
     assert dag.run(MIDNIGHT - HOUR) == []

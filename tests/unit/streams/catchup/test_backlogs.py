@@ -77,7 +77,7 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """The cursor is past a gap (positions without messages). A later owner learns of the gap from its stored start."""
+    """The cursor is past a gap: positions without messages. The store has the start of the gap, for a later owner."""
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)
@@ -172,7 +172,7 @@ def test_an_advance_to_a_failed_message_ends_its_backlog_unless_an_earlier_one_f
 ) -> None:
     """An advance of messages 5 to 8 deletes the row of position 7 (seed 2619).
 
-    If message 3 failed before, the broker redelivers 5 to 8, so their advance does not count.
+    If the earlier message 3 failed, the broker redelivers messages 5 to 8, so their advance does not count.
     """
     lanes, sink = Lanes(), Sink()
     backlogs = Backlogs(sink)

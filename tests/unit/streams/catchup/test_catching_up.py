@@ -312,7 +312,7 @@ async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_el
     "18: a watcher's position moves past a message when the derived events are durable"
 )
 async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) -> None:
-    """The store answers late. The reader has passed the refused message by then, and must go back to it."""
+    """The store answers late: the reader has passed the message when the store refuses the message's event."""
 
     class Late(Sink):
         """Answers for events in the next turn of the event loop."""
@@ -461,7 +461,10 @@ class Late(Sink):
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
-    """The old filter's event of "a" may still be refused, so the new filter gets no message yet (seed 71415)."""
+    """The store may still refuse the old filter's event of "a". Until it answers, the new filter gets no message.
+
+    The simulation's seed 71415 found this case.
+    """
     sink = Late(1)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")
@@ -569,9 +572,9 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
-    """The new trigger comes with an old position, but the watcher has caught up and its row was deleted.
+    """The new trigger has a position that was read from the store before the watcher caught up.
 
-    A watcher that went back without a row would lose messages in a crash (the simulation's seed 13687).
+    The position's row is deleted. If the watcher went back to the position, a crash would lose messages (seed 13687).
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: True

@@ -193,7 +193,7 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
 
 @pytest.mark.rule("18: a position's row is deleted once the broker has advanced to the position")
 async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
-    """An earlier version waited for an advance of the positions before the stored position, which have no message."""
+    """The positions before the stored position have no message. An earlier version waited for an advance there."""
     scene, sink = MarkedScene(), Sink()
     scene.publish("a", "b", "c")
     scene.broker.seek(3)

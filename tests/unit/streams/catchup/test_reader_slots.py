@@ -1,4 +1,4 @@
-"""Slots for readers: a reader that is idle or stuck keeps no other from reading."""
+"""Reader slots: a reader that is idle or stuck does not keep other readers from reading."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
 async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """Other signals may come too late: the poll may not reach the lane's next message, or no slot may become free."""
+    """Otherwise the lane would wait for a broadcast in the lane, or for a free slot. Either may never come."""
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_SLOT_S", 0.1)
     monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)

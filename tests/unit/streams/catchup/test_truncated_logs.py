@@ -31,7 +31,7 @@ class Cut(str):
 
 
 class Cutting(Scene):
-    """A scene whose log can be cut once. The poll notices this immediately, and goes back to the committed offset."""
+    """A scene whose log can be cut once. The poll notices the cut at once, and goes back to the committed offset."""
 
     since: int | None = None
 

@@ -41,7 +41,7 @@ from triggerer.testing.clock import VirtualClock
 
 
 class Stepping(Acking):
-    """A filter that performs `steps` at each event: "rejects", "derives", or any other word to wait for `step`.
+    """A filter that obeys the words of `steps` at each event: "rejects", "derives", or another word to wait for `step`.
 
     The filter with the name "sibling" only waits for `step`.
     """

@@ -175,8 +175,7 @@ async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted
         one = await streams.add(Threefold(upstream.name))
         upstream.put(0)
         await streams.quiesce()
-        # The store receives all three events of the message before the filter pulls again. The message is resolved once
-        # all three events are durable.
+        # The store receives all three events of the message before the filter pulls again.
         assert values(one.unpersisted) == [(0, 0), (0, 1), (0, 2)]
         for _ in range(2):
             await streams.persist(1)

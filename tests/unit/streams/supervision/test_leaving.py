@@ -407,7 +407,7 @@ async def test_a_stop_that_comes_while_the_producer_resumes_is_not_forgotten(
 async def test_a_watcher_that_is_deleted_as_its_back_off_ends_does_not_come_back(
     upstream: Upstream,
 ) -> None:
-    """A watcher that came back would hold up every lane until the ack timeout, because it would have no filter."""
+    """Otherwise the watcher would be a subscriber without a filter, and block every lane until the ack timeout."""
 
     def fail(_: Any) -> None:
         raise ValueError("bad")

@@ -55,7 +55,7 @@ class WatchingTelling(Watching):
 
 @pytest.mark.rule("18: after catch-up a watcher goes live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
-    """An earlier version missed the messages that the previous group broadcast after its look-up of the lane's end."""
+    """An earlier version missed the messages that the previous group broadcast after looking up the lane's end."""
     scene, sink = Telling(), Sink()
     scene.publish("g", lane="x")
     scene.broker.seek(1, lane="x")

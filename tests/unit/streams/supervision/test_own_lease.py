@@ -108,9 +108,9 @@ async def test_no_group_is_opened_when_it_is_over(
 async def test_a_catching_up_filter_passes_no_message_whose_event_comes_after_the_lease(
     scene: Scene, lease: OwnLease, clock: Clock
 ) -> None:
-    """An event that is derived after the lease has expired is not stored.
+    """The filter derives an event after the lease has expired, so the event is not stored.
 
-    If the stored position still passed the event's message, nobody would receive the message again.
+    The stored position must not pass the event's message. Otherwise the next owner would skip the message.
     """
     sink = Sink()
     scene.publish("a", "b")

@@ -97,7 +97,7 @@ def scene(place: Place, tmp_path: Path, server: int) -> Scene:
 def test_a_failed_try_whose_server_does_not_answer_is_unknown_and_the_next_try_waits_for_its_end(
     scene: Scene,
 ) -> None:
-    """In an earlier version, the try counted as failed, so the next try began while it might still be at work."""
+    """In an earlier version, the next try began at once, while the failed try's application might still run."""
     place = scene.place
     place.answers = [Unknown("it does not answer")]
     with pytest.raises(RunFailed, match="no orders"):

@@ -1,4 +1,4 @@
-"""Known problems of parked messages, on queues or on queues and logs; `test_parking.py` covers logs alone."""
+"""Scenarios of docs/notes/rules.md about parked messages, on queues, or on queues and logs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ def given(kept: StoredLane) -> int | None:
 
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
-    """The message passed before its row was stored. In seed 473, the row was then neither read nor deleted."""
+    """The filter passes the message before the message's row is stored.
+
+    In the simulation's seed 473, nothing read or deleted the row.
+    """
     kept = StoredLane(0)
     given_in = given(kept)
     kept.mark_passed("key 1")
