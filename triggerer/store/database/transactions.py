@@ -298,7 +298,10 @@ class Database:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
 
     async def announce_here(self, announced: Announced) -> None:
-        """Wake the subscribers in this process. On SQLite, also wake the subscribers in a running standalone."""
+        """Wake the subscribers in this process. On SQLite, also wake those in a running `triggerer standalone`.
+
+        On PostgreSQL the transaction itself notifies other processes.
+        """
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.transport.send(announced)

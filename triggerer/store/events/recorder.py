@@ -214,9 +214,9 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The error does not show whether an event or a state was refused. A state counts events as read, so it must
-            # not be stored if one of these events was refused. So report all states of the group as failed, and write
-            # the events without states.
+            # The error does not show whether an event or a state was refused. A state says that the source was read up
+            # to its events, so it must not be stored if one of them was refused. So report all states of the group as
+            # failed, and write the events without states.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()

@@ -189,7 +189,7 @@ async def _find(
 async def forget_logs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Store that these runs no longer have a log. Runs that somebody is queuing again at this moment are left out.
+    """Store that these runs no longer have a log. Runs that another transaction is queuing again now are left out.
 
     Returns:
         The primary keys of the runs whose logs must be deleted now.

@@ -4,8 +4,7 @@ On PostgreSQL each migration is a transaction of its own, unless it creates or d
 migration waits for the lock on a table, later queries of the table wait behind the migration. So the migration gives up
 after three seconds, lets these queries pass, and tries again.
 
-On SQLite all migrations are one transaction. Several short transactions would not help, because each transaction blocks
-all other writers.
+On SQLite all migrations are one transaction, because even a short transaction blocks all other writers.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ async def sync_watchers(
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         assets: The ids of all assets.
-        changed: The digests of the changed streams are added to it, and its `is_restoring` is set.
+        changed: This function adds the digests of changed streams to it, and sets its `is_restoring`.
         reading: How far the DAG files have been read.
     """
 

@@ -44,8 +44,8 @@ class FormerIdentity(Base):
 
     When an asset's name or URI changes, its row in `asset` stays, so watchers, queues and schedules continue.
 
-    A former identity covers the asset's events up to `last_event_id` that no earlier former identity covers. All later
-    events belong to the asset's current identity.
+    A former identity covers the asset's events after the previous former identity, up to `last_event_id`. The events
+    after the last former identity belong to the asset's current name and URI.
     """
 
     __tablename__ = "asset_former_identity"
