@@ -236,7 +236,7 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
-        """Yield a session that cannot write. On SQLite it does not wait for the writer.
+        """Yield a session that cannot write. On SQLite the session does not wait for the writer.
 
         Raises:
             StoreUnavailable, StoreRefused: As for `transaction`.

@@ -221,7 +221,7 @@ def columns_of(
     *,
     timestamp: ColumnElement[Any] | None = None,
 ) -> Select[*tuple[Any, ...]]:
-    """Return a query of the events that meet the condition `wanted`, with the columns of a page; `extra` is the last.
+    """Return a query of the events that meet `wanted`, with the columns of a page. `extra` is the last column.
 
     Args:
         timestamp: An expression to select instead of the timestamp. None: the timestamp itself.

@@ -153,8 +153,7 @@ def write_parked(
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
     """Store these changes, each only if its fence holds and the bounds allow it.
 
-    Messages that a watcher no longer needs are deleted last, because another change of the same call may have stored
-    them.
+    Messages that a watcher no longer needs are deleted last, because another of these changes may store them.
 
     Args:
         changes: The changes in the order of submission.

@@ -175,7 +175,7 @@ async def _drop_unused(
             await session.delete(row)
     await session.flush()
     # Do not delete a stream whose lease an instance still has, because the instance may be closing the stream. A later
-    # update deletes the stream. The DELETE checks the lease again, because the owner may renew it at this moment.
+    # update deletes the stream. The DELETE checks the lease again, because the owner may extend it at this moment.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):

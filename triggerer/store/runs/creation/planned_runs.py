@@ -183,8 +183,8 @@ asked AS (
     RETURNING id, dag_id, run_id
 )"""
 # `_TAKE` assigns waiting events to the new runs. The lateral queries in `_ALL` and `_OLDEST` find the places (`ctid`)
-# of one DAG's waiting events at a time. With a plain join, a planner that assumes an empty queue would read the waiting
-# events of all DAGs. `coalesce` keeps the planner from using the partial index of waiting events instead of the places.
+# of each DAG's waiting events separately. With a plain join, a planner that assumes an empty queue would read the
+# waiting events of all DAGs. Because of `coalesce`, the planner uses the places, not the partial index.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

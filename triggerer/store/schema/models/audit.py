@@ -12,7 +12,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Audit(Base):
-    """One change that somebody requested. The row is written in the transaction that makes the change."""
+    """One change that a person or a program requested. The transaction that makes the change also writes this row."""
 
     __tablename__ = "audit"
     __table_args__ = ({"sqlite_autoincrement": True},)
