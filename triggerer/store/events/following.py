@@ -152,7 +152,7 @@ async def _settled_id(session: AsyncSession, window: timedelta) -> int:
     if session.get_bind().dialect.name == "sqlite":
         return top
     # Wait only for the transactions that have a lock on the table now. A transaction locks the table before it takes an
-    # id, so later transactions take higher ids. It keeps the lock until its events are visible.
+    # id, so later transactions take higher ids. A transaction keeps the lock until its events are visible.
     give_up_at = anyio.current_time() + min(window.total_seconds(), _LONGEST_WAIT_S)
     writers = await _writers(session)
     while writers:

@@ -215,8 +215,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
             # The error does not show whether an event or a state was refused. A state says that the source was read up
-            # to its events, so it must not be stored if one of them was refused. So report all states of the group as
-            # failed, and write the events without states.
+            # to certain events. If one of these events was refused, the state must not be stored. So report all states
+            # of the group as failed, and write the events without states.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()

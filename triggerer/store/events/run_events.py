@@ -141,8 +141,8 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    For an alias with more than 100 assets this is slow, because the database sorts all events of these assets after the
-    beginning of the page.
+    For an alias with more than 100 assets the query is slow. The database then sorts all events of these assets, from
+    the beginning of the page on.
     """
     spans = await _spans(session, uri, alias)
     if not spans:

@@ -128,7 +128,7 @@ def _runs(
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
         # This subquery makes the planners use the partial index of active runs. With a plain condition, the planners
-        # would read all runs in the order of the primary key, because the list is sorted by the primary key.
+        # would read all runs by primary key, because this is the order of the list.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):

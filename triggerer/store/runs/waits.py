@@ -11,7 +11,7 @@ A claimed run has the state `running`, and may wait for one of these:
 - a free worker, if no worker has started the attempt,
 - its executor, which has missed a heartbeat or whose process is gone,
 - another executor, because the executor that had the run is gone,
-- whatever its attempt has reported, such as the start of Spark.
+- something that its attempt has reported, such as the start of Spark.
 """
 
 from __future__ import annotations

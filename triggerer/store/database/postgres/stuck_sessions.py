@@ -53,8 +53,8 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# The query fails with these errors if the user may not read the statistics views, or if the server is not PostgreSQL
-# and lacks the views.
+# The query fails with these errors if the user may not read the statistics views. A server that is not PostgreSQL may
+# lack the views.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 

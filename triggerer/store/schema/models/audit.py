@@ -48,7 +48,7 @@ class CleanedRows(Base):
 
 
 class CleaningTurn(Base):
-    """The process whose turn it is to clean the database, and how the last cleanings ended. The table has one row."""
+    """Which cleaning of the database is under way, and how the last cleanings ended. The table has one row."""
 
     __tablename__ = "cleaning_turn"
 
