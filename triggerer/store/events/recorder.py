@@ -170,7 +170,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         """Add events and their stream's next state to one transaction.
 
         The producer's state says that the source was read up to these events. So the state must not be stored without
-        them.
+        the events.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
