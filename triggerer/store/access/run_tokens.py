@@ -44,7 +44,7 @@ async def find_run_token(
 ) -> KnownRun | None:
     """Return the run and attempt of a token, or None if the token is not valid.
 
-    A token is not valid if its signature is wrong, its attempt is over, or somebody asked to cancel the run.
+    A token is not valid if its signature is wrong, its attempt is over, or a user asked to cancel the run.
 
     Args:
         locks: True to lock the run's row, so that the run cannot end or be queued again before the caller commits.

@@ -25,7 +25,7 @@ _AT_ONCE = 500
 async def lock_dag(session: AsyncSession, dag_id: str) -> None:
     """Lock the DAG's row until the commit, so that transactions that start backfills of the DAG take turns.
 
-    Other transactions may still create runs of the DAG.
+    Transactions that only insert a run of the DAG are not blocked.
     """
     await session.execute(
         select(Dag.dag_id).where(Dag.dag_id == dag_id).with_for_update(key_share=True)

@@ -81,9 +81,9 @@ class LockDags:
 
 @dataclass(frozen=True, slots=True)
 class LockFreeDags:
-    """A step: lock these DAGs, except DAGs that others have locked. Return a row (DAG id) for each locked DAG.
+    """A step: lock these DAGs, except DAGs that another transaction has locked. Return a row (DAG id) for each.
 
-    SQLite has one writer, so the step locks nothing there and returns all DAGs.
+    SQLite has one writer, so on SQLite the step locks nothing and returns all DAGs.
     """
 
     dag_ids: Collection[str]
@@ -128,7 +128,7 @@ def lock_and_read(
 
     Args:
         bound: Counting of an asset's queued events stops at this number.
-        waits: True to wait for DAGs that others have locked; False to leave them out.
+        waits: True to wait for DAGs that another transaction has locked; False to leave these DAGs out.
     """
     if not dag_ids:
         return []

@@ -61,9 +61,8 @@ async def read_graph(session: AsyncSession, *, group: str | None = None) -> Asse
         edges = {edge for edge in edges if any(k == "asset" and n in names for k, n in edge)}
     nodes = dict.fromkeys(node for edge in sorted(edges, key=_by_dag) for node in edge)
     if len(nodes) <= MOST_NODES:
-        # Add assets without edges. The limit is so high because the query may also return assets that are nodes
-        # already, at most MOST_NODES. If the query reaches the limit, there are more than MOST_NODES nodes in all, and
-        # `drawn` reports that the graph is cut short.
+        # Add assets without edges. Up to MOST_NODES assets that the query returns are nodes already. The limit leaves
+        # room for MOST_NODES + 1 further assets, so that `drawn` sees when it must cut the graph short.
         some = select(Asset.name).where(wanted).order_by(Asset.name).limit(2 * MOST_NODES + 1)
         nodes |= dict.fromkeys(("asset", name) for name in await session.scalars(some))
     return await drawn(session, nodes, edges, MOST_NODES)

@@ -126,8 +126,9 @@ ORDER BY d.dag_id, w.asset_id
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
     # SINCE is the logical date of the run in `last_automated`. The timetable creates no run for an interval that ended
-    # before SINCE, so `covered_intervals` needs only later intervals. Their runs have a `run_after` later than EARLIEST
-    # (the earlier of SINCE and SOON), so the query reads only this range of the index on `run_after`.
+    # before SINCE, so `covered_intervals` needs only later intervals.
+    # EARLIEST is the earlier of SINCE and SOON. The runs of later intervals have a `run_after` beyond EARLIEST, so the
+    # query reads only this range of the index on `run_after`.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",

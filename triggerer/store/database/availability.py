@@ -44,7 +44,7 @@ class _Outage:
 
 
 class Availability:
-    """Records the successes of the database, and the failures after which a retry may succeed.
+    """Records whether reading and writing the database succeeds. Errors that no retry can overcome are not recorded.
 
     An outage is logged when it begins, for each new reason, at growing intervals, and when it ends.
 

@@ -45,7 +45,7 @@ async def open_database(
     Args:
         home: The folder to which a relative SQLite path is relative. None: the working directory.
         create: True to create a missing SQLite file with its folder.
-        wakeups: The `database.wakeups` to use. None: new ones.
+        wakeups: The wake-ups that the database publishes to. None: new ones.
         commit_timeout: How long to wait for a commit. After that its outcome is unknown.
         busy_timeout: How long a SQLite write waits for a writer in another process.
         pool_size: The number of PostgreSQL connections in the pool. Under load the pool opens up to this number of

@@ -42,7 +42,7 @@ class Step(Protocol):
 
 @runtime_checkable
 class Opening(Step, Protocol):
-    """A step whose rows nobody needs. If it is a script's first step, PostgreSQL receives it together with BEGIN."""
+    """A step whose rows are not used. If it is a script's first step, PostgreSQL receives it together with BEGIN."""
 
     def with_begin(self) -> str:
         """Return the statement with its values as literals. A statement sent with BEGIN cannot have arguments."""
@@ -159,7 +159,7 @@ async def perform(session: AsyncSession, script: Script[T]) -> T:
 def perform_on_sqlite(
     connection: sqlite3.Connection, script: Script[T], now: Now, announced: Announced
 ) -> T:
-    """Perform a script in the connection's thread; its announcements are added to `announced`.
+    """Perform a script, and add its announcements to `announced`. Called in the connection's thread.
 
     Raises:
         sqlite3.Error: The driver's error, not translated. The caller must roll back the transaction.

@@ -236,7 +236,7 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
-        """Yield a session that cannot write. On SQLite it does not wait for the writer.
+        """Yield a session that cannot write. On SQLite the session does not wait for the writer.
 
         Raises:
             StoreUnavailable, StoreRefused: As for `transaction`.
@@ -298,7 +298,10 @@ class Database:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
 
     async def announce_here(self, announced: Announced) -> None:
-        """Wake the subscribers in this process. On SQLite, also wake the subscribers in a running standalone."""
+        """Wake the subscribers in this process. On SQLite, also wake those in a running `triggerer standalone`.
+
+        On PostgreSQL the transaction itself notifies other processes.
+        """
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.transport.send(announced)

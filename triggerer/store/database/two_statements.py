@@ -16,8 +16,8 @@ from triggerer.store.database.statement import Statement
 class TwoStatements:
     """A step that returns the rows of the statement `first`.
 
-    On SQLite, `second` is executed too if `first` returned rows. PostgreSQL receives one statement, `whole`, which does
-    the work of both in one round trip. All three statements take their parameters from `values`.
+    On SQLite, `second` is executed too if `first` returned rows. PostgreSQL receives one statement, `whole`, with the
+    effects of `first` and `second`, in one round trip. All three statements take their parameters from `values`.
     """
 
     first: Statement

@@ -110,7 +110,8 @@ async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
     """Count the entries for `AssetUse.queued`.
 
-    The indexes of waiting events begin with the DAG's id. The join with the DAGs lets the database use them.
+    The indexes of waiting events begin with the DAG's id. Because of the join with the DAGs, the database can use these
+    indexes.
     """
     waiting = 0
     for entry in _ENTRIES:

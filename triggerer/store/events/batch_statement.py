@@ -126,6 +126,6 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-# Most batches have no partition keys. Their statement does without an array of nulls, which would cost time.
+# Most batches have no partition keys. The statement for these batches needs no array of nulls, which would cost time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
 """The statements for batches without partition keys (False) and with partition keys (True)."""

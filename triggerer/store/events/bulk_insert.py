@@ -88,8 +88,8 @@ PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields that every event has. The others are for events of tasks, and for events with a partition key."""
 # PostgreSQL computes the ids after ORDER BY, so they follow the order of the rows.
 #
-# A host's clock may be ahead of the server's clock, so `POSTGRES_TIMESTAMP` replaces an instant in the future by the
-# server's time. The instant of a run is also the server's time. So no event is later than the run that takes it.
+# A host's clock may be ahead of the server's clock. So `POSTGRES_TIMESTAMP` replaces an instant in the future with the
+# server's time. A run also gets the server's time, so no event is later than the run that takes it.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})

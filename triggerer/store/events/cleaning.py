@@ -192,8 +192,8 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
     """Replace the idempotency keys of events that tasks of deleted runs emitted.
 
-    A later run may get the run id of a deleted run. Its tasks then emit events with the old keys, and the store would
-    drop these events as duplicates.
+    A later run may get the run id of a deleted run. The later run's tasks then emit events with the old keys, and the
+    store would drop these events as duplicates.
     """
     if event_ids:
         yield _RELEASE(event_ids=list(event_ids))

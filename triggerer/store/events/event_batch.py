@@ -141,7 +141,7 @@ class EventBatch:
             first = None
 
     def _share(self, source: EventSource, now: datetime, ordinal: int) -> None:
-        """Set the shared fields to which the next rows refer. Add them to the batch if they are new."""
+        """Set the shared fields to which the next rows refer. Add these fields to the batch if they are new."""
         known = self._known.get((id(source), now, ordinal))
         if known is None:
             first = len(self.shared)

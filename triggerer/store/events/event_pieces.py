@@ -67,8 +67,8 @@ async def _read_sqlite(
 ) -> AsyncIterator[Sequence[Any]]:
     sql, values = _compiled(session, ids)
     path = _path_of(session)
-    # Reading blocks the event loop. That is harmless in the child process of the executor where this function runs: the
-    # process has nothing else to do.
+    # Reading blocks the event loop. This is harmless, because the function runs in a child process of the executor that
+    # has nothing else to do.
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         cursor = connection.execute(sql, values)
         while some := cursor.fetchmany(size):

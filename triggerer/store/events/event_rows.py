@@ -24,7 +24,7 @@ class EventRows:
     """Rows of `asset_event`, as columns. The lists are not copied, so nothing may change them while they are written.
 
     Fields that many rows share are sent only once (`shared`). PostgreSQL's driver would need three times as long to
-    encode them for every row.
+    encode these fields for every row.
     """
 
     extras: Sequence[str]

@@ -21,9 +21,8 @@ _PLACE: Final = re.compile(r"(?P<topic>.+)/(?P<partition>\d{1,10})/(?P<offset>\d
 async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
     """Return the events whose idempotency key is `text`, at most 100.
 
-    If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too. Their
-    keys contain the topic's id, which this function reads from the topic's newest events. So it does not find messages
-    of a deleted topic with the same name.
+    If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too. If the
+    topic was deleted and created again, only messages of the new topic are found.
     """
     keys = {text}
     if place := _PLACE.fullmatch(text):

@@ -142,17 +142,17 @@ async def _begin_round(session: AsyncSession, state: _State, window: timedelta) 
 
 
 async def _settled_id(session: AsyncSession, window: timedelta) -> int:
-    """Return a settled id for a client without a state: the highest id, after a wait for transactions with lower ids.
+    """Wait until the highest id is settled, and return it. This is for a client without a state.
 
     Returns:
-        0 if one of the transactions does not end in time. Then each round repeats all events, until the client's first
-        mark is older than `window`.
+        0 if a transaction with a lower id does not end in time. Then each round repeats all events, until the first of
+        the client's `marks` is older than `window`.
     """
     top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         return top
     # Wait only for the transactions that have a lock on the table now. A transaction locks the table before it takes an
-    # id, so later transactions take higher ids. It keeps the lock until its events are visible.
+    # id, so later transactions take higher ids. A transaction keeps the lock until its events are visible.
     give_up_at = anyio.current_time() + min(window.total_seconds(), _LONGEST_WAIT_S)
     writers = await _writers(session)
     while writers:

@@ -148,8 +148,8 @@ async def empty_queues(
     # Lock the DAGs' rows in the order of their ids, so that two such transactions cannot deadlock.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
-    # This update changes no value, but gives each row a new version. A scheduler that plans runs of such a DAG without
-    # a lock compares the version before it writes, and plans again.
+    # This update changes no value, but gives each row a new version. A scheduler may be planning runs of these DAGs
+    # without a lock. Before the scheduler writes, it compares the versions, and so it plans again.
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
     # Divided events first return to the queue. The scheduler later divides the events that are not removed below.
     if remapped := await return_to_queue(session, dag_ids):

@@ -170,7 +170,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         """Add events and their stream's next state to one transaction.
 
         The producer's state says that the source was read up to these events. So the state must not be stored without
-        them.
+        the events.
         """
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
@@ -214,9 +214,9 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # The error does not show whether an event or a state was refused. A state counts events as read, so it must
-            # not be stored if one of these events was refused. So report all states of the group as failed, and write
-            # the events without states.
+            # The error does not show whether an event or a state was refused. A state says that the source was read up
+            # to certain events. If one of these events was refused, the state must not be stored. So report all states
+            # of the group as failed, and write the events without states.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()

@@ -141,8 +141,8 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    For an alias with more than 100 assets this is slow, because the database sorts all events of these assets after the
-    beginning of the page.
+    For an alias with more than 100 assets the query is slow. The database then sorts all events of these assets, from
+    the beginning of the page on.
     """
     spans = await _spans(session, uri, alias)
     if not spans:
@@ -221,7 +221,7 @@ def columns_of(
     *,
     timestamp: ColumnElement[Any] | None = None,
 ) -> Select[*tuple[Any, ...]]:
-    """Return a query of the events that meet the condition `wanted`, with the columns of a page; `extra` is the last.
+    """Return a query of the events that meet `wanted`, with the columns of a page. `extra` is the last column.
 
     Args:
         timestamp: An expression to select instead of the timestamp. None: the timestamp itself.

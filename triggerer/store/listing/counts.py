@@ -100,7 +100,7 @@ async def count_all(session: AsyncSession) -> Counts:
 
 
 async def count_asset(session: AsyncSession, *, asset: str, dag_id: str) -> AssetCounts:
-    """Count the events of the asset with this name, and how many of them the DAG's runs took or will take."""
+    """Count the asset's events, the events that the DAG's successful runs took, and the events that still wait."""
     asset_id = await session.scalar(select(Asset.id).where(Asset.name == asset))
     of_asset = AssetEvent.asset_id == asset_id
     queued = (QueuedAssetEvent.asset_id == asset_id, QueuedAssetEvent.dag_id == dag_id)

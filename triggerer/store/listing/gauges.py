@@ -38,7 +38,7 @@ async def read_gauges(session: AsyncSession, bounds: ParkedBounds) -> list[Sampl
     """Return the gauges whose values come from the database, such as the numbers of watchers and runs by state.
 
     Args:
-        bounds: The configured limits on parked messages. The gauges show how much of them is used.
+        bounds: The configured limits on parked messages. Gauges show how far these limits are used up.
     """
     now = await database_now(session)
     samples = [Sample(table.CLOCK_SKEW, (datetime.now(UTC) - now).total_seconds())]

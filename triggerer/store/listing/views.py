@@ -106,7 +106,7 @@ class DagView:
     file_missing_since: datetime | None
     """Since when the DAG's file is missing, or None if it exists.
 
-    At first a missing file does not count as deleted, because somebody may be replacing it."""
+    At first a missing file does not count as deleted, because an operator may be replacing it."""
     queued_events: int
     """The number of events that wait for the DAG. Counting stops at 1,000."""
     last_run_id: str | None
@@ -270,7 +270,7 @@ class WatcherView:
     positions: list[PositionView]
     """The watcher's backlogs, by lane."""
     set_aside: int
-    """The number of parked messages, which wait until somebody replays or discards them."""
+    """The number of parked messages, which wait until an operator replays or discards them."""
     guarantee: str | None
     """The lowest delivery guarantee that the DAG file accepts. None: it accepts any."""
     owner_seen_at: datetime | None = None

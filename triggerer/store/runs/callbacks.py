@@ -112,8 +112,9 @@ async def recover_calls(session: AsyncSession, *, executor: str, is_alone: bool)
     """Make the calls of dead executors due again. Return the ids of the runs whose calls are given up.
 
     Args:
-        executor: The executor that calls this function. It calls no callback at this moment, so a stored call with its
-            id was interrupted. Such a call does not count towards `MAX_CALLS`, because this executor has not died.
+        executor: The executor that calls this function. This executor is not executing any callback now, so a stored
+            call with its id was interrupted. Such a call does not count towards `MAX_CALLS`, because this executor has
+            not died.
         is_alone: True if no other executor can be alive. Then all calls that are under way become due again.
     """
     gone: list[ColumnElement[bool]] = []

@@ -128,7 +128,7 @@ def _runs(
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
         # This subquery makes the planners use the partial index of active runs. With a plain condition, the planners
-        # would read all runs in the order of the primary key, because the list is sorted by the primary key.
+        # would read all runs by primary key, because this is the order of the list.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -208,8 +208,8 @@ async def _with_events_of(
     - Read runs, newest first, and test whether each took such an event.
     - Look up the run that took the event, for each event of the assets and each DAG.
 
-    The quicker way is not known beforehand. So this function reads runs in growing windows, until the look-ups seem
-    cheaper. An index by asset and run would be faster, but would slow down each insert of an event.
+    This function reads runs in growing windows, until the look-ups seem cheaper. An index by asset and run would be
+    faster, but would slow down each insert of an event.
 
     Args:
         dags: The ids of the DAGs to which the runs belong.
@@ -230,8 +230,7 @@ async def _with_events_of(
         # Query the tables of `_ENTRIES` separately. In one query for both, PostgreSQL would read all of their rows.
         for one in _ENTRIES:
             if by_way_of_events:
-                # The events have few queue entries, so look up all of them, without a lower bound on the runs' primary
-                # keys.
+                # The events have few queue entries, so look up all runs that took the events.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )

@@ -30,7 +30,7 @@ class LoggedRun(NamedTuple):
 async def runs_by_log(session: AsyncSession, names: Collection[str]) -> dict[str, LoggedRun]:
     """Return the runs that have these logs, by the name of the log.
 
-    All runs are read, in pages, because the ids of a run cannot be computed from the name of its log: some characters
+    All runs are read, in pages. The ids of a run cannot be computed from the name of its log, because some characters
     are replaced in the name.
 
     Args:

@@ -44,8 +44,9 @@ class Recovered:
 async def recover_orphans(session: AsyncSession, *, executor: str, is_alone: bool) -> Recovered:
     """Queue the running runs of dead executors again. A run fails if executors died in `MAX_ATTEMPTS` of its attempts.
 
-    An attempt that no worker had started cannot have killed the executor, so it does not count: the next attempt gets
-    the same number, and a higher epoch. But a first attempt always counts, because the claim already stores its start.
+    An attempt that no worker had started cannot have killed the executor, so it does not count. The next attempt then
+    gets the same number, and a higher epoch. But a first attempt always counts, because its claim already stores a
+    start.
 
     A dead executor's workers are gone, see `triggerer.executor.lease.lease_guard`. But their launches, such as a Spark
     Connect session, may still be at work. So an attempt with open launches becomes `unknown`, and any other attempt

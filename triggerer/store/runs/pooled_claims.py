@@ -1,6 +1,6 @@
 """Claims queued runs if some DAG uses a pool (a number of runs that may use a resource at once).
 
-Several executors may claim at the same time, but never use more slots of a pool than it has.
+Several executors may claim at the same time. Together they never run more runs of a pool than the pool allows.
 """
 
 from __future__ import annotations

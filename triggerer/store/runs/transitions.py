@@ -73,7 +73,8 @@ def record_progress(
 ) -> list[BoundStatement]:
     """Return steps that store how much Spark work an attempt of this executor has done.
 
-    The steps have no effect once the attempt has ended. A task that has ended keeps the progress of its result.
+    The steps have no effect once the attempt has ended. They also skip tasks that have ended, because the result of a
+    task contains the task's final progress.
     """
     attempt = {"executor": executor, "run_pk": run_pk, "epoch": epoch}
     steps = [_PROGRESS(**attempt, progress=json.dumps(asdict(progress.total)))]

@@ -6,12 +6,12 @@ A queued run may wait for one of these:
 - the end of an earlier attempt,
 - a slot of a pool, a free worker or an executor.
 
-A running run may wait for one of these:
+A claimed run has the state `running`, and may wait for one of these:
 
-- a free worker,
+- a free worker, if no worker has started the attempt,
 - its executor, which has missed a heartbeat or whose process is gone,
 - another executor, because the executor that had the run is gone,
-- whatever its attempt has reported, such as the start of Spark.
+- something that its attempt has reported, such as the start of Spark.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ async def broken_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[
 
 
 async def unloaded_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[str, str]:
-    """Return, by DAG id, why an executor could not load the file of a held run.
+    """Return, by DAG id, why an executor could not load the DAG's file.
 
-    DAGs without such a run are left out.
+    DAGs without a run that is held for this reason are left out.
     """
     found: dict[str, str] = {}
     query = select(DagRun.dag_id, DagRun.waiting_for).where(

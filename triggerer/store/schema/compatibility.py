@@ -102,7 +102,9 @@ class SchemaWatch:
         self._interval_s = interval.total_seconds()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Check the tables until cancelled. Start it after this process has registered its instances, see `require`.
+        """Check the tables until cancelled. Call this method after this process has registered its instances.
+
+        Then either `require` finds the instances, or this check finds the row that `require` has stored.
 
         Raises:
             ConfigurationError: The release is too old for the tables.

@@ -1,11 +1,10 @@
 """Runs the migrations that a database lacks, one after the other.
 
 On PostgreSQL each migration is a transaction of its own, unless it creates or drops indexes CONCURRENTLY. While a
-migration waits for the lock on a table, later queries of the table wait behind the migration. So the migration gives up
-after three seconds, lets these queries pass, and tries again.
+migration waits for the lock on a table, later queries of the table wait behind the migration. So after three seconds
+the migration gives up, these queries continue, and the migration is tried again.
 
-On SQLite all migrations are one transaction. Several short transactions would not help, because each transaction blocks
-all other writers.
+On SQLite all migrations are one transaction, because even a short transaction blocks all other writers.
 """
 
 from __future__ import annotations

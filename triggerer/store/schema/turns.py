@@ -48,8 +48,8 @@ async def turn(database: Database) -> AsyncIterator[AsyncConnection]:
 
 
 async def _wait_for_turn(connection: AsyncConnection, name: str) -> None:
-    # Poll for the lock. If a statement waited for the lock, both processes could wait for ever: the process with
-    # the lock may execute CREATE INDEX CONCURRENTLY, which waits for the running statements of other sessions.
+    # Poll for the lock, because a statement that waits for the lock could cause a deadlock. The process with the lock
+    # may execute CREATE INDEX CONCURRENTLY, which waits for the running statements of other sessions.
     has_said = False
     while not await connection.scalar(_TRY, {"key": _LOCK}):
         if not has_said:

@@ -45,7 +45,7 @@ class FencedWriter(GroupCommit[list[C]]):
     """Writes changes in groups, each group in one transaction. While the database is away, the changes wait.
 
     Args:
-        on_fenced: Called on the event loop with each lease that is lost, for instance to another instance.
+        on_fenced: Called on the event loop with each lost lease. For instance, another instance has claimed the stream.
         random: For the jitter of retries.
     """
 

@@ -41,7 +41,7 @@ GONE: Final = Liveness(None, None, is_silent=True)
 
 
 async def known_instances(session: AsyncSession) -> dict[str, Liveness]:
-    """Return the signs of life of each registered instance, by id. A dead instance may stay registered for a day."""
+    """Return the liveness of each registered instance, by id. A dead instance may stay registered for a day."""
     now = await database_now(session)
     return {row.id: _judge(row, now) for row in await session.scalars(select(Instance))}
 

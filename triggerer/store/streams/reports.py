@@ -17,7 +17,7 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import InstanceReport
 
 LOOKED_FOR: Final = timedelta(seconds=60)
-"""How long an instance reports more often after somebody has read its report."""
+"""How long an instance reports more often after a user has read reports."""
 _RENEW_AFTER: Final = LOOKED_FOR / 3
 Sessions = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 
@@ -34,7 +34,7 @@ class Report:
 async def write_report(
     session: AsyncSession, instance_id: str, streams: Sequence[StreamLive]
 ) -> bool:
-    """Replace the report of an instance. Return whether somebody has read the report in the last minute."""
+    """Replace the report of an instance. Return whether a user has read reports in the last minute."""
     now = await database_now(session)
     report = {"streams": [asdict(stream) for stream in streams]}
     statement = insert_into(session, InstanceReport).values(
@@ -66,7 +66,7 @@ async def load_reports(session: AsyncSession, instance_ids: Collection[str]) -> 
 
 
 async def ask_for_reports(reading: Sessions, changing: Sessions) -> None:
-    """Make all instances report often for the next minute, because somebody reads the reports now.
+    """Make all instances report often for the next minute, because a user reads the reports now.
 
     If the instances were asked less than 20 seconds ago, this costs only a short read transaction.
 

@@ -19,8 +19,8 @@ from triggerer.store.schema.models import WatcherBookmark
 from triggerer.store.streams.fences import valid_fences
 from triggerer.store.streams.lost_leases import lease_lost
 
-# Reads the ids of the last changes. The joins leave out watchers that were deleted, or moved to another stream, after
-# their change was submitted.
+# Reads the id of the last change of each watcher's bookmark. The joins leave out watchers that were deleted or moved to
+# another stream.
 STORED: Final = Statement(
     "SELECT g.watcher_id, b.change FROM {WATCHERS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
@@ -61,9 +61,8 @@ def write_bookmarks(
 ) -> Script[Written]:
     """Store these changes with their events. A change is stored if its fence holds and it follows the stored bookmark.
 
-    A change follows the stored bookmark if its `previous` is the id of the change that stored the bookmark. If the
-    bookmark was stored by the change itself, an earlier commit succeeded but its answer was lost. The change then
-    counts as stored.
+    A change follows the stored bookmark if its `previous` is the id of the bookmark's last change. If the last change
+    is this change itself, an earlier commit succeeded, but its answer was lost. The change then counts as stored.
 
     Args:
         changes: At most one for each watcher.

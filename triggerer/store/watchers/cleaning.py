@@ -131,8 +131,8 @@ async def mark_cleaned(
     From then on, `ask_for_replay` refuses a replay that needs the deleted events.
 
     Returns:
-        The watchers that are behind, or for which a replay was requested. They are not marked, and their events must
-        stay.
+        The watchers that are behind, or for which a replay was requested. These watchers are not marked, and their
+        events must stay.
     """
     chosen = Watcher.id.in_(watcher_ids)
     # The next statement reads the replay requests after the lock is granted, so it sees the requests of transactions

@@ -58,7 +58,7 @@ class StreamLoad:
     digest: str
     triggers: int
     owner: str | None
-    """The instance that owns the stream. None: nobody owns it, or the lease has expired."""
+    """The instance that owns the stream. None: no instance owns the stream, or the lease has expired."""
     may_open: bool = True
     """False while the stream is new and not all DAG files have been read; see `triggerer.domain.dag_files.new_streams`.
     """

@@ -153,8 +153,7 @@ def write_parked(
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
     """Store these changes, each only if its fence holds and the bounds allow it.
 
-    Messages that a watcher no longer needs are deleted last, because another change of the same call may have stored
-    them.
+    Messages that a watcher no longer needs are deleted last, because another of these changes may store them.
 
     Args:
         changes: The changes in the order of submission.
@@ -253,8 +252,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Delete the unused ones of the bodies stored above. Some messages already had a row, which may refer to the
-            # body of an earlier stream of the watcher.
+            # Delete the new bodies that are unused. If a watcher has moved to this stream, some messages may already
+            # have a row that refers to a body of the earlier stream.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -290,8 +289,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # Delete the body stored above if it is unused: the message may have a row from an earlier stream of the watcher,
-    # which refers to that stream's body.
+    # Delete the new body if it is unused. If the watcher has moved to this stream, the message may already have a row
+    # that refers to the body of the earlier stream.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

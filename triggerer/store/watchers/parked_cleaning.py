@@ -22,7 +22,7 @@ async def count_old_parked(session: AsyncSession, before: datetime) -> int:
 async def delete_old_parked(session: AsyncSession, before: datetime, *, limit: int) -> int:
     """Delete at most `limit` messages that were parked before an instant; return how many were deleted.
 
-    A message that somebody replays at this moment stays.
+    A message that an operator is replaying at this moment stays.
     """
     oldest = select(ParkedMessage.id).where(*_is_old(before)).order_by(ParkedMessage.id)
     chosen = await session.scalars(oldest.limit(limit).with_for_update(skip_locked=True))

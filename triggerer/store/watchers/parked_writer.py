@@ -79,7 +79,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._usage_read_at = now
         usage, self._usage = self._usage, ParkedUsage()
         lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
-        # Keep the usage only after a write without an error. After an error nobody knows what was stored.
+        # Keep the usage only after a write without an error. After an error it is unknown what was stored.
         self._usage = usage
         for fence in lost:
             self._on_fenced(fence)

@@ -22,8 +22,8 @@ _Change = PositionChange | ReplayEnd
 class PositionWriter(FencedWriter[_Change]):
     """The `PositionSink` to which streams submit positions and finished replays.
 
-    The number of waiting changes has no bound. It stays small, because a stream usually submits the next change for a
-    watcher and lane only once the previous change is stored.
+    The number of waiting changes has no bound. The number stays small, because a stream usually submits the next change
+    for a watcher and lane only once the previous change is stored.
     """
 
     what = "positions of watchers that are behind"

@@ -84,11 +84,10 @@ async def set_back_watchers(
 async def _request(
     session: AsyncSession, watcher: Watcher, start: datetime, now: datetime
 ) -> datetime:
-    """Store a request, and return from which instant on the watcher's log is read again.
+    """Store a request, unless an open request covers it. Return from which instant on the watcher's log is read again.
 
     The replay does not start before `cleaned_before`. Earlier events were deleted, and with them the keys that show
-    which messages are repeats. The replay misses no message, because events are deleted only once the broker has
-    advanced past their messages.
+    which messages are repeats. The messages of deleted events need no replay: the broker had advanced past them.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)

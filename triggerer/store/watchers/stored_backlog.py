@@ -123,8 +123,8 @@ async def load_stored_backlogs(
 async def park_strays(session: AsyncSession) -> None:
     """Park the stored messages of watchers that were deleted, or that now belong to another stream.
 
-    Messages that an operator replays are parked only if the watcher was deleted. They still reach a watcher that has
-    moved to another stream.
+    Messages that an operator replays are parked only if the watcher was deleted. If the watcher has moved to another
+    stream, the watcher still receives these messages.
     """
     # Use joins, not EXISTS. With EXISTS, PostgreSQL compared all pairs of rows when a table had just grown, because it
     # had no statistics for the table yet.

@@ -37,7 +37,7 @@ async def sync_watchers(
     Args:
         kept: The files whose stored definitions stay for now, for instance because the file is broken.
         assets: The ids of all assets.
-        changed: The digests of the changed streams are added to it, and its `is_restoring` is set.
+        changed: This function adds the digests of changed streams to it, and sets its `is_restoring`.
         reading: How far the DAG files have been read.
     """
 
@@ -175,7 +175,7 @@ async def _drop_unused(
             await session.delete(row)
     await session.flush()
     # Do not delete a stream whose lease an instance still has, because the instance may be closing the stream. A later
-    # update deletes the stream. The DELETE checks the lease again, because the owner may renew it at this moment.
+    # update deletes the stream. The DELETE checks the lease again, because the owner may extend it at this moment.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):

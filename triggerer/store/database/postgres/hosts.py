@@ -14,8 +14,8 @@ from triggerer.errors import ConfigurationError
 
 _DEFAULT_PORT: Final = 5432
 _TIMEOUT_S: Final = 10.0
-# The timeout for connecting to each server, if the URL names several servers. It is so short that an instance reaches
-# the second server before its leases expire, even if the first server is dead.
+# The timeout for connecting to each server, if the URL names several servers. The timeout is so short that an instance
+# reaches the second server before the instance's leases expire, even if the first server is dead.
 _TIMEOUT_OF_SEVERAL_S: Final = 4.0
 _SEVERAL: Final = "write postgresql://user@host-1:5432,host-2:5432/database"
 # Matches a URL with several hosts, such as `//user:password@host-1:5432,host-2:5432/`. SQLAlchemy cannot parse it. A

@@ -42,8 +42,8 @@ T = TypeVar("T")
 class PostgresRunner(ScriptRunner):
     """Performs scripts on at most four connections, each opened when it is first needed.
 
-    asyncpg's pool is not used. It creates a task and a proxy object for each transaction, which take a quarter of the
-    transaction's time.
+    asyncpg's pool is not used. The pool would create a task and a proxy object for each transaction, which take a
+    quarter of the transaction's time.
 
     Args:
         encode: Encodes an announcement as the payload of NOTIFY.

@@ -9,7 +9,7 @@ But a session can also be stuck within a statement, in state `active`:
 `statement_timeout` ends neither kind of session. PostgreSQL 17's `transaction_timeout` does not end the second kind.
 
 This module searches for all sessions that hold locks, not only for sessions that block others. A process that takes
-over the work of a dead process skips locked rows and does not wait.
+over the work of a dead process skips locked rows. So no session is blocked, and yet the work is not done.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# The query fails with these errors if the user may not read the statistics views, or if the server is not PostgreSQL
-# and lacks the views.
+# The query fails with these errors if the user may not read the statistics views. A server that is not PostgreSQL may
+# lack the views.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 

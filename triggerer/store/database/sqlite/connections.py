@@ -16,8 +16,8 @@ from triggerer.errors import StoreUnavailable
 class SqliteConnections:
     """Opens connections, each with a thread of its own, and waits for the threads when the database is closed.
 
-    A thread cannot be cancelled. If the task that uses a connection is cancelled, the thread is asked to end: it
-    finishes its current work, rolls back and closes the connection.
+    A thread cannot be cancelled. If the task that uses a connection is cancelled, the thread is asked to end. The
+    thread then finishes its current work, rolls back and closes the connection.
     """
 
     def __init__(self) -> None:
@@ -95,8 +95,8 @@ class _Connection(aiosqlite.Connection):
         self._is_stopped = True
 
     def _roll_back(self) -> None:
-        # Roll back before closing. Otherwise the lock could outlive the connection: the traceback of a cancelled task
-        # keeps the cursor of an unfinished statement alive, and the cursor keeps the lock.
+        # Roll back before closing. Otherwise SQLite's lock could outlive the connection. The traceback of a cancelled
+        # task keeps the cursor of an unfinished statement alive, and the cursor keeps the lock.
         if self._connection is not None:
             self._connection.rollback()
 

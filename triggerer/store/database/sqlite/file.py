@@ -1,8 +1,8 @@
 """Notices that a SQLite file was removed or replaced after it was opened.
 
 Without this check, SQLite would continue to write to the removed file, and the commits would be lost without an error.
-SQLite's own check (SQLITE_READONLY_DBMOVED) does not work with a write-ahead log, which our databases use. Ours takes
-two microseconds.
+SQLite's own check (SQLITE_READONLY_DBMOVED) does not work with a write-ahead log, which our databases use. The check in
+this module takes two microseconds.
 """
 
 from __future__ import annotations

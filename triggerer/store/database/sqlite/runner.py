@@ -37,7 +37,7 @@ class _RollbackFailed(Exception):
 
 
 class SqliteRunner(ScriptRunner):
-    """Performs scripts on one connection. The caller must let no other task of this process write during `perform`."""
+    """Performs scripts on one connection. The caller must keep other tasks of this process from writing meanwhile."""
 
     def __init__(
         self,

@@ -20,7 +20,8 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# A subscription that nobody reads must stay small. If more subjects than this arrive, `ALL` replaces them.
+# A subscription must stay small even while its owner does not read it. If more subjects than this wait, `ALL` replaces
+# them.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 
@@ -39,7 +40,7 @@ class Signal(StrEnum):
     RUNS_ENDED = "runs_ended"
     """Runs ended or were cancelled (DAG ids)."""
     RUNS_CANCELLED = "runs_cancelled"
-    """Somebody asked to cancel running runs (primary keys)."""
+    """A user asked to cancel running runs (primary keys)."""
     BACKFILLS_CHANGED = "backfills_changed"
     """A backfill was created (DAG ids)."""
     CALLBACKS_DUE = "callbacks_due"
@@ -47,7 +48,7 @@ class Signal(StrEnum):
     DAGS_CHANGED = "dags_changed"
     """DAGs or their files changed, or DAGs were paused, unpaused or deleted (DAG ids)."""
     REPORTS_WANTED = "reports_wanted"
-    """Somebody looks at the live state of streams (no subjects)."""
+    """A user looks at the live state of streams (no subjects)."""
     STREAMS_CHANGED = "streams_changed"
     """Triggers or watchers changed, streams were created or released, or a replay was requested (stream digests)."""
 

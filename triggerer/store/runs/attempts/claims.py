@@ -160,7 +160,7 @@ _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
 ORDER BY r.priority DESC, r.id
 LIMIT {{limit}} {{LOCK}}"""
-# The column `former` has the open launches of a run's earlier attempts. At the first claim (epoch 1) there are none.
+# The column `former` contains the open launches of a run's earlier attempts. The first claim (epoch 1) has none.
 _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1, epoch = epoch + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END,

@@ -35,7 +35,7 @@ def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
     """A step: store that a worker starts an attempt now. It returns one row if this executor still has the run.
 
     If the executor dies later, the stored time tells `recover_orphans` that the attempt had started. A run's first
-    attempt does without this step, because its claim already stores the time. This saves a transaction.
+    attempt needs no such step, because its claim already stores the time. This saves a transaction.
     """
     values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
     return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)

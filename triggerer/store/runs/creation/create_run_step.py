@@ -88,8 +88,8 @@ class CreateRun:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
-        # A run must not be older than one of its events. SQLite has one writer, so every event in the queue is older
-        # than now.
+        # No event of a run may be later than the run. SQLite has one writer, so every event in the queue is older than
+        # now.
         run_after = self.run_after or now()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
@@ -202,9 +202,9 @@ class _Variant:
     """The number of assets whose oldest events the run takes. 0: it takes all waiting events, or none."""
 
 
-# A run must not be older than one of its events. PostgreSQL takes a statement's snapshot before the statement reads the
-# time, so all events that the statement sees are older. If the run takes events, a given `run_after` is only a lower
-# bound, because newer events may have been committed since it was chosen.
+# No event of a run may be later than the run. PostgreSQL takes a statement's snapshot before the statement reads the
+# time, so all events that the statement sees are older than this time. If the run takes events, a given `run_after` is
+# only a lower bound, because newer events may have been committed since it was chosen.
 _POSTGRES: Final = f"""
 at AS MATERIALIZED (
     SELECT {{now}} AS now, {{queued_at}} AS queued_at

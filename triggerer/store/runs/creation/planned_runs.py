@@ -61,11 +61,11 @@ class PlannedDag:
 
 @dataclass(frozen=True, slots=True)
 class CreateRuns:
-    """A step: carry out the plans for these DAGs. On PostgreSQL it is a whole transaction.
+    """A step: carry out the plans for these DAGs. The step is a whole transaction, for PostgreSQL only.
 
     It returns a row (DAG id, number of new runs) for each DAG whose plan was carried out. A DAG is skipped if its row
-    in the table `dag` has changed since it was read, or is locked. A run whose id exists already is not created, and
-    takes no events. Other processes are notified of the new runs.
+    in the table `dag` is locked, or has changed since the scheduler read it. A run whose id exists already is not
+    created. Other processes are notified of the new runs.
 
     Args:
         sender: The id of this process. A process ignores the wake-ups that it sent itself.
@@ -137,8 +137,8 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
 # It also skips a DAG whose row no longer has the `xmin` that the scheduler read, because another scheduler may have
 # created a run of the DAG since.
 #
-# PostgreSQL takes the statement's snapshot before `clock` reads the time. So a run that gets this time as its
-# `run_after` is not older than one of its events.
+# PostgreSQL takes the statement's snapshot before `clock` reads the time. So if a run gets this time as its
+# `run_after`, none of the run's events is later.
 _POSTGRES: Final = f"""
 asked AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[],
@@ -183,8 +183,8 @@ asked AS (
     RETURNING id, dag_id, run_id
 )"""
 # `_TAKE` assigns waiting events to the new runs. The lateral queries in `_ALL` and `_OLDEST` find the places (`ctid`)
-# of one DAG's waiting events at a time. With a plain join, a planner that assumes an empty queue would read the waiting
-# events of all DAGs. `coalesce` keeps the planner from using the partial index of waiting events instead of the places.
+# of each DAG's waiting events separately. With a plain join, a planner that assumes an empty queue would read the
+# waiting events of all DAGs. Because of `coalesce`, the planner uses the places, not the partial index.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

@@ -44,8 +44,8 @@ class FormerIdentity(Base):
 
     When an asset's name or URI changes, its row in `asset` stays, so watchers, queues and schedules continue.
 
-    A former identity covers the asset's events up to `last_event_id` that no earlier former identity covers. All later
-    events belong to the asset's current identity.
+    A former identity covers the asset's events after the previous former identity, up to `last_event_id`. The events
+    after the last former identity belong to the asset's current name and URI.
     """
 
     __tablename__ = "asset_former_identity"
@@ -133,7 +133,7 @@ class QueuedAssetEvent(Base):
     __tablename__ = "queued_asset_event"
     __table_args__ = (
         # The key begins with the event, so that new entries go to the end of the index. If the key began with the DAG,
-        # PostgreSQL could use it for the query for a DAG's waiting events, and read every event that the DAG ever had.
+        # PostgreSQL could search this index for a DAG's waiting events, and read every event that the DAG ever had.
         # PostgreSQL chooses such a plan while the queue is empty, and caches the plan.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(

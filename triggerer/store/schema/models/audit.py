@@ -12,7 +12,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Audit(Base):
-    """One change that somebody requested. The row is written in the transaction that makes the change."""
+    """One change that a person or a program requested. The transaction that makes the change also writes this row."""
 
     __tablename__ = "audit"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -48,7 +48,7 @@ class CleanedRows(Base):
 
 
 class CleaningTurn(Base):
-    """The process whose turn it is to clean the database, and how the last cleanings ended. The table has one row."""
+    """Which cleaning of the database is under way, and how the last cleanings ended. The table has one row."""
 
     __tablename__ = "cleaning_turn"
 

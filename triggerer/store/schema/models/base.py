@@ -25,7 +25,7 @@ column is `json`. A value must not be a single number, because SQLite would make
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware instant. SQLite has no type with a time zone, so there it is stored as UTC text without a zone."""
+    """An aware instant. SQLite has no type with a time zone, so it stores the instant as UTC text without a zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True

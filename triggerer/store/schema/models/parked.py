@@ -35,7 +35,7 @@ class ParkedMessage(Base):
     """A message that a watcher has yet to receive (`kept`), or that is parked for the watcher (`set_aside`).
 
     The owner of the stream writes rows under its lease. Operators replay and discard parked messages without the lease.
-    A parked message of a deleted watcher stays until somebody discards it.
+    A parked message of a deleted watcher stays until an operator discards it.
     """
 
     __tablename__ = "parked_message"

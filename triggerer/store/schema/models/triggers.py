@@ -143,7 +143,7 @@ class InstanceReport(Base):
     report: Mapped[dict[str, Any]] = mapped_column(Json)
     reported_at: Mapped[datetime] = mapped_column(UtcDateTime)
     looked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When somebody last read reports. For a minute after this, the instance reports often.
+    """When a user last read reports. For a minute after this, the instance reports often.
 
     The stored time may be up to 20 seconds too early.
     """
