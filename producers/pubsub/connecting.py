@@ -100,8 +100,8 @@ class Connection:
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1_000)),
             ("grpc.keepalive_timeout_ms", 10_000),
-            # Give each producer a connection of its own. Otherwise all producers would share one connection and its
-            # limit of streams.
+            # Give each producer a connection of its own. Otherwise producers would share one connection and its limit
+            # on concurrent streams.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = self._open()

@@ -38,8 +38,8 @@ def upstream(request: pytest.FixtureRequest) -> Upstream:
 
 @pytest.fixture
 def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
-    """An `Isolation` that the test enters. Its processes can import the tests. At the end, none of its processes and
-    threads may be left.
+    """An `Isolation` that the test enters. Its processes can import the tests. At the end, no isolated process or
+    thread may be left.
     """
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     yield Isolation(IsolationSettings(allowed_modules=(triggers.HERE,), grace=GRACE_S))

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the web page: a browser, large stores, and the packages of the page's sources."""
+"""Fixtures for the tests of the web page: a browser, a database, and the sources of the page with their packages."""
 
 from __future__ import annotations
 

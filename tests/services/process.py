@@ -33,7 +33,7 @@ class ServiceError(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` free ports below the range of outgoing connections.
+    """Return `count` free ports below the ports that the system uses for outgoing connections.
 
     Otherwise an outgoing connection could take the port of a server that is stopped for a while.
     """

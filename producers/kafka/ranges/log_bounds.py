@@ -50,7 +50,7 @@ def servers_of(connection: str) -> tuple[str, str]:
 
 
 def _settings(connection: str, bootstrap_servers: str | None) -> KafkaSettings:
-    # Imported here, because the service imports this module, and that import must not load the settings and pydantic.
+    # Imported here, because DAG files import this module, and would be slower if they also loaded pydantic.
     from producers.kafka.settings import KafkaSettings
 
     if bootstrap_servers is not None:

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long one call of the SDK waits for a frame; with `_MORE_S`, the call reads only frames that have arrived already.
+# How long a receiver waits for one frame. With `_MORE_S`, it reads only frames that have arrived already.
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0

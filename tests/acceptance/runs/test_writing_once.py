@@ -2,11 +2,11 @@
 
 The tests kill:
 
-- the service's processes (executor, worker, run and driver)
+- the service's processes: the executor, the workers, the processes of runs, and the drivers
 - a Spark Connect server
 - workers and executors of a Spark standalone cluster
 
-Each run must end once. No attempt may work after the next attempt has begun, and no process may be left.
+Each run must succeed once. No attempt may work after the next attempt has begun, and no process may be left behind.
 
 `TRIGGERER_KILLS` is the number of kills in each test. `TRIGGERER_SEED` is the seed of their random moments.
 """

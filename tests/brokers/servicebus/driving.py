@@ -1,4 +1,4 @@
-"""A producer on the test Service Bus, with short delays, and the driver of the conformance suites around it."""
+"""Makes a producer on the test Service Bus, with short delays, and drives it as the conformance suites do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Google Cloud Storage, played by fake-gcs-server, and the jar with which Hadoop and Spark reach it (`gs:`).
 
-fake-gcs-server honours `ifGenerationMatch` in each kind of upload since its version 1.56. The server is built with Go,
+fake-gcs-server has honoured `ifGenerationMatch` in uploads since version 1.56. The server is built with Go,
 once on each machine.
 """
 

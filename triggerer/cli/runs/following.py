@@ -76,7 +76,7 @@ class _RunFollower:
         self._missing_since: float | None = None
 
     def see(self, row: RunView) -> bool:
-        """Print what is new in the log, given the run's current state; return whether the run has ended.
+        """Print what is new in the log, and a change of the run's state. Return whether the run has ended.
 
         The executor finishes the log before it stores the run's end, so the log of an ended run is complete.
         """

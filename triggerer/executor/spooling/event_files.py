@@ -83,7 +83,7 @@ class EventFiles:
         raise TooVaried
 
     async def _pass(self, read: ReadPieces) -> bool:
-        """Write all events with the types known so far; return False if the types were widened during the pass."""
+        """Write all events with the types known so far. If the types must be widened, write no file and return False."""
         self._fits = True
         self._column = None if self._shape is None else column_of(self._shape)
         try:

@@ -1,4 +1,4 @@
-"""Signs browsers in, by an API token, a one-time link or an OpenID Connect provider, and signs them out."""
+"""Signs users in at a browser, with an API token, a one-time link or an OpenID Connect provider. Signs them out."""
 
 from __future__ import annotations
 

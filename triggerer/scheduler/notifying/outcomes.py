@@ -56,9 +56,9 @@ class Outcomes:
             _log.warning("the outcome of a notification is not stored", error=str(refused))
 
     async def release_untried(self) -> None:
-        """End the claim of the messages that were not tried, because an earlier message to their target failed.
+        """Release the messages that were not tried because an earlier message to their target failed.
 
-        These messages wait together with the failed message, see `triggerer.store.notifications.queue`.
+        When they are due again, see `triggerer.store.notifications.queue`.
         """
         left, self._open = list(self._open.values()), {}
         if not left:

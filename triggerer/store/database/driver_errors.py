@@ -231,8 +231,8 @@ def _translate_driver(
         # asyncpg's encoders refused the value before anything was sent.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
     is_broken = error is not None and error.connection_invalidated
-    # asyncpg raises "another operation is in progress" while the server ends the connection, until asyncpg notices the
-    # end.
+    # asyncpg raises "another operation is in progress" if the server ends the connection and asyncpg has not noticed it
+    # yet.
     is_broken |= "another operation" in str(cause)
     if is_broken or "connection" in str(cause).lower():
         return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")

@@ -35,7 +35,7 @@ _MOST_WATCHERS: Final = 50
 
 
 async def read_gauges(session: AsyncSession, bounds: ParkedBounds) -> list[Sample]:
-    """Return the gauges whose values come from the database, such as the numbers of watchers and runs by state.
+    """Return the metrics whose values come from the database, such as the numbers of watchers and runs by state.
 
     Args:
         bounds: The configured limits on parked messages. Gauges show how far these limits are used up.

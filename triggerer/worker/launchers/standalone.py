@@ -1,7 +1,7 @@
 """Applications on a standalone cluster in cluster mode, through the master's REST server (`spark.master.rest.enabled`).
 
-The master knows no tags, only an id for each driver. So we put the tag at the end of the application's name. The
-master's page lists the names of the active applications.
+A submitted application is found again by its driver's id. If that id was not stored, its name is searched on the
+master's page, which lists the active applications. For this, the name ends with the launch's tag.
 """
 
 from __future__ import annotations

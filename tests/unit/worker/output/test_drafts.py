@@ -52,7 +52,7 @@ class Steps(LocalFiles):
 
 
 class ObjectSteps(Steps):
-    """Files of an object store, which creates, copies or deletes one object in a step. So a move takes two steps."""
+    """Files of an object store, which creates, copies or deletes one object in one step. So a move takes two steps."""
 
     def create(self, path: str, text: str, *, by_way_of: str) -> None:
         self._step()
