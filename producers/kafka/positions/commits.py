@@ -69,7 +69,7 @@ class Commits:
         """Return True when the position is committed; False if the partition was lost and nothing was committed.
 
         Raises:
-            BrokerUnavailable: The broker did not accept the whole request in time. The position may be committed or not.
+            BrokerUnavailable: The broker did not accept the request in time. The position may be committed or not.
             BrokerRefused: The broker refuses the commit.
 
         Cancellation: The position may be committed or not. Positions of other lanes in the same request are sent again.

@@ -83,7 +83,7 @@ class EventFiles:
         raise TooVaried
 
     async def _pass(self, read: ReadPieces) -> bool:
-        """Write all events with the types known so far. If the types must be widened, write no file and return False."""
+        """Write all events with the types known so far. If the types must be widened, return False without a file."""
         self._fits = True
         self._column = None if self._shape is None else column_of(self._shape)
         try:
