@@ -169,7 +169,7 @@ class AssetRef:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The event that a task emits by `yield Metadata(asset, extra)`, or through an alias if `alias` is given."""
+    """An event that a task emits by `yield Metadata(asset, extra)`. With `alias`, the event goes through that alias."""
 
     asset: Asset
     extra: Mapping[str, Any] | None = None

@@ -76,7 +76,7 @@ class DeliveryPolicy:
         return self.max_deliveries is not None and deliveries >= self.max_deliveries
 
     def delay(self, failures: int) -> float:
-        """Return how many seconds to wait before the redelivery: a random time from 0 to the present limit.
+        """Return how many seconds to wait before the redelivery: random, up to a limit that grows with `failures`.
 
         Args:
             failures: How often the message has failed, this failure included.

@@ -58,9 +58,9 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 def _without_retries(parts: list[str]) -> Iterator[str]:
     """Yield the parts, with atomic groups where backtracking cannot change the result.
 
-    Without atomic groups, a long key that does not match could block the service, and strangers who upload objects
-    choose the keys. For example, in `*a*b` it is enough to try the first "a" of a key, because the second star also
-    matches any later "a".
+    Without atomic groups, a long key that does not match could block the service. Strangers who upload objects choose
+    the keys. For example, in `*a*b` it is enough to try the first "a" of a key, because the second star also matches
+    any later "a".
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:

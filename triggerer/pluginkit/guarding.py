@@ -45,9 +45,9 @@ async def guarded(
         catch: The errors to translate, usually the library's base class and `OSError`. All other errors are raised
             unchanged, and so is a `BrokerError`.
     Raises:
-        BrokerError: The result of `translate`. Or the library itself raised `CancelledError`, which becomes
-            `BrokerUnavailable`: otherwise the task group would end without an error, and the stream would stop
-            silently.
+        BrokerError: The result of `translate`.
+        BrokerUnavailable: The library itself raised `CancelledError`. If that error stayed unchanged, the task group
+            would end without an error, and the stream would stop silently.
     Cancellation: If our own code cancelled the task, the cancellation is raised.
     """
     try:

@@ -21,7 +21,7 @@ def closings(
 ) -> dict[str, datetime | None]:
     """Return until when streams stay closed, by digest; None: the stream may be opened now.
 
-    Streams for which this does not change are left out.
+    Streams whose instant stays the same are left out.
 
     Args:
         never_claimed: For each stream that no instance has claimed yet, the instant until which the stream is closed.

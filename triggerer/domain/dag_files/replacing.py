@@ -12,7 +12,7 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 def with_former_definitions(
     before: Folder, new: Folder, is_unusable: Callable[[str], bool]
 ) -> Folder:
-    """Return the new folder, with the old definitions of unusable files and of its `broken_watchers`.
+    """Return `new`, with the definitions that `before` has for unusable files and for the `broken_watchers` of `new`.
 
     Args:
         is_unusable: Returns whether a file exists but cannot be used now.

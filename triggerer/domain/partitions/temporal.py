@@ -73,7 +73,7 @@ class TemporalMapper(PartitionMapper):
     def keys_of_part(self, part: datetime, *, length: timedelta | None) -> tuple[str, ...]:
         """Return the run keys of one part that a `Window` lists, such as an hour of a day. Usually a part has one key.
 
-        If keys show the UTC offset, a part that the clock skips has no key, and a part that it repeats has two keys.
+        If keys show the UTC offset, a part that the clock skips has no key, and a part that the clock repeats has two.
 
         Args:
             length: The part's length if it is less than a day, otherwise None.

@@ -22,7 +22,7 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class _WithAssets(DerivedTimetable):
-    """Combines a timetable with the assets that the DAG waits for. Its own methods return the runs of `timetable`.
+    """Combines a timetable with assets. The methods ignore the assets, and return the runs of `timetable`.
 
     Args:
         timetable: A timetable without assets.

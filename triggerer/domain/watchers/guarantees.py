@@ -73,7 +73,7 @@ class DeliveryFacts:
             unknown.
         dead_letter_setting: The key of the trigger's connection that names a dead-letter target. If the target is
             missing, the warning shows this key. None: no such key.
-        findings: Further facts. A finding with `most` can lower the guarantee.
+        findings: Further facts. If a finding has a value of `most`, the guarantee is at most this value.
         source: The name of a source that divides its messages among its readers, as a queue does. `triggerer check`
             warns if two streams read one such source. So one source must have one name, even if the triggers' arguments
             write it in different ways. A stream of several sources has several names. None: unknown, or not needed

@@ -1,7 +1,8 @@
 """The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
 
 A log can be read again from any position. A lane is one ordered part of a log, such as a Kafka partition. If a watcher
-misses a message that another watcher has processed, the watcher falls behind: it reads the lane alone from then on.
+misses a message that another watcher has processed, the watcher falls behind: it reads the lane alone until it has
+caught up.
 """
 
 from __future__ import annotations
@@ -161,8 +162,8 @@ class Cut(Protocol):
 def cuts_known(incarnation: Any) -> tuple[Cut, ...]:
     """Return the cuts that an incarnation lists in its attribute `used`; empty if it has no such attribute.
 
-    After a cut, a producer gives its messages an incarnation with this attribute. The new incarnation compares equal to
-    the incarnation before the cut. The store does not keep the attribute.
+    After a cut, a producer gives its messages an incarnation with this attribute, which compares equal to the
+    incarnation before the cut. An incarnation from the store lists no cuts.
     """
     used: tuple[Cut, ...] = getattr(incarnation, "used", ())
     return used

@@ -37,5 +37,8 @@ class StoredMark(NamedTuple):
         return cls(incarnation, at)
 
     def knows(self, other: StoredMark) -> bool:
-        """True if the other mark is not newer, or cannot be compared. False: the database has lost transactions."""
+        """Whether the broker's mark `other` is not newer than this mark of the database; true if not comparable.
+
+        False: the database has lost transactions.
+        """
         return self.incarnation != other.incarnation or (other.at or _EPOCH) <= (self.at or _EPOCH)

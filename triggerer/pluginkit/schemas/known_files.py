@@ -1,6 +1,6 @@
 """Finds the Protobuf files that come with client libraries, such as google/protobuf/timestamp.proto.
 
-A registry does not have these files, because serializers leave them out when they register a schema.
+A schema registry does not contain these files, because serializers leave them out when they register a schema.
 
 Source: the function `_is_builtin` of Confluent's clients, with the folders google/protobuf, google/type and confluent.
 """

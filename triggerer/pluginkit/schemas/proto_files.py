@@ -1,8 +1,8 @@
 """Finds the descriptors of a Protobuf schema, even if the registry cannot return descriptors.
 
 Messages can be decoded only with descriptors. Confluent's registry returns descriptors on request. Apicurio's registry
-(3.3) returns an error or invalid base64 instead. Then this module requests the schema as it was registered. Clients for
-Python and .NET register a descriptor, other clients the text of the `.proto` file, which this module compiles.
+(3.3) may return an error or invalid base64. In this case, this module requests the schema as a client registered it:
+as a descriptor (Python, .NET), or as the text of the `.proto` file, which this module compiles.
 """
 
 from __future__ import annotations

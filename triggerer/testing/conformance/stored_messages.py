@@ -105,7 +105,8 @@ class StoredMessageCases(ProducerSuite):
         async with StreamHarness(catch_up=True) as streams:
             well, sick = await streams.add(watching("well")), await streams.add(watching("sick"))
             await self.publish(_VALUES)
-            # The messages may come in any order: "sick" got some before it failed, and its backlog has the others.
+            # The messages may come in any order. "sick" has events of the messages before its failure, and a backlog of
+            # the others.
             await self._until(
                 lambda: len(well.events) >= 3 and len(sick.events) + len(_behind(sick)) >= 3
             )

@@ -194,7 +194,7 @@ class CatchingUpChecker:
     def _came_later(self, watcher: int, message: Message) -> bool:
         """Whether the watcher joined after the message was done, and has a position past the message.
 
-        Such a watcher need not get the message if the broker delivers it again, because the advance was lost.
+        If the advance was lost, the broker delivers the message again. Such a watcher need not get the message then.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -364,8 +364,8 @@ class CatchingUpChecker:
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
         """Whether the watcher has dealt with all messages after its position.
 
-        If so, the position's row may stay until the lane's next message. For example, the owner does not know whether
-        the broker redelivers or dead-letters a message that failed for all watchers.
+        If so, the position's row may stay until the lane's next message. For example, the owner keeps the row after a
+        message that failed for all watchers, because the owner does not know whether the broker redelivers the message.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -439,8 +439,8 @@ class CatchingUpChecker:
     def is_excused(self, watcher: int, key: str) -> bool:
         """Whether the watcher need not see a message now.
 
-        The message was rejected, dead-lettered, discarded or parked, or the selector left it out. In a log, this also
-        applies if the topic was recreated, or if a parked message is being replayed.
+        True if the message was rejected, dead-lettered, discarded or parked, or if the selector left the message out.
+        In a log also true if the topic was recreated, or if the message was parked and is being replayed.
         """
         at = watcher, key
         if at in self._excused or at in self._set_aside:

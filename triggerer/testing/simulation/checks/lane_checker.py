@@ -68,7 +68,7 @@ class LaneChecker:
             self.record_broadcast(self._pulled)
 
     def mark_considered(self, delivery: Delivery) -> None:
-        """Record that the runtime calls `get_advance_lane` for a delivery, to check the bounds or to broadcast it."""
+        """Record a call of `get_advance_lane`. The runtime calls it to check the bounds, and when it broadcasts."""
         self._touched.add(self._lane_of(delivery.message))
 
     def record_broadcast(self, delivery: Delivery) -> None:

@@ -87,7 +87,7 @@ class RestChecker:
             lanes: The lanes of the stream's topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # Pairs of watcher and lane. The watcher has not read the lane to its end, because the store refuses events.
+        # Each watcher with a lane that it has not read to the end, because the store refuses an event.
         behind = {
             at
             for at, row in rows.items()

@@ -100,8 +100,8 @@ class Broadcasts:
     def fails_too(self, delivery: Delivery) -> bool:
         """Whether this message fails too, because an earlier message of the lane failed for all watchers.
 
-        A message fails too if it was outstanding or pulled when the failed message's advance returned. So may the first
-        message that is broadcast afterwards: it may have been pulled before the advance returned.
+        A message fails too if it was outstanding or pulled when the failed message's advance returned. The first
+        message that is broadcast afterwards may fail too, because it may have been pulled before the advance returned.
         """
         at = lane_of(delivery)
         is_outstanding = any(

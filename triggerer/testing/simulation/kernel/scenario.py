@@ -102,9 +102,9 @@ def has_instant_answers(scenario: Scenario) -> bool:
 
 
 def has_standstills(scenario: Scenario) -> bool:
-    """Whether the process stands still at times while a filter has a message open: in a sixth of the seeds.
+    """Whether the process stands still at times while a filter has a message open.
 
-    The share is a half in seeds with outages, where many watchers catch up.
+    True for half of the seeds with outages, in which many watchers catch up, and for a sixth of the other seeds.
     """
     share = 1 / 2 if has_outages(scenario) else 1 / 6
     return random.Random(f"{scenario.seed}/standstills").random() < share
@@ -113,8 +113,8 @@ def has_standstills(scenario: Scenario) -> bool:
 def has_replays(scenario: Scenario) -> bool:
     """Whether an operator replays watchers: in a quarter of the seeds with a log.
 
-    Seeds with outages have no replays. An outage must make a message fail for all watchers, but a watcher with a replay
-    reads the message later instead.
+    Seeds with outages have no replays. In an outage all watchers must fail the same messages, but a watcher with a
+    replay reads these messages only later.
     """
     is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
@@ -210,6 +210,9 @@ def sizes_of(seed: int, what: str) -> random.Random:
 
 
 def has_busy_queue(scenario: Scenario) -> bool:
-    """Whether one queue with one lane makes most steps go to backlogs: in two of five seeds with a queue."""
+    """Whether most steps go to the backlogs of a queue: in two of five seeds with a queue.
+
+    The seed then has one stream with one lane, three watchers, and few other faults.
+    """
     is_queue = scenario.is_acknowledged and not scenario.is_log
     return is_queue and random.Random(f"{scenario.seed}/busy").random() < 0.4

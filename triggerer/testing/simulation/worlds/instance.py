@@ -59,7 +59,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # Call this only for its error if the class was not loaded. The loaded class is a placeholder, see `_load`.
+        # This call raises an error if the class could not be loaded. The result is a placeholder, see `_load`.
         self.prepared.loaded_class()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):

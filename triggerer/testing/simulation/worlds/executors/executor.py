@@ -40,9 +40,10 @@ _UNWIND_TIMEOUT_S = 60.0
 
 
 class SimulatedGuard:
-    """Stands in for `LeaseGuard`, a process that ends shortly before the executor's lease. All workers die with it.
+    """Stands in for `LeaseGuard`, a process that ends shortly before the executor's lease.
 
-    The guard ends in time even if its executor stands still, because the kernel runs the guard's timer.
+    All workers die with the guard. The guard ends in time even if its executor stands still, because the kernel runs
+    the guard's timer.
     """
 
     def __init__(self, timeline: Timeline, loop: VirtualLoop, ends_at: float) -> None:
@@ -92,7 +93,7 @@ class Worker:
     has_ended: bool = False
 
     def start(self) -> None:
-        """Begin the attempt, when the process has started.
+        """Begin the attempt. Called when the process has started.
 
         If the guard has ended, the process ends at once, because the guard's pipe is closed.
         """
@@ -275,8 +276,9 @@ class SimulatedExecutor:
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # This executor is still writing results of these runs, so the sweep did not queue them again. If a result
-            # is from an older attempt, nothing executes the current attempt. Only a later sweep can queue such a run.
+            # These runs have results that are not written yet, so the sweep did not queue the runs again. A result may
+            # be from an older attempt, while nothing executes the newer attempt. Only a later sweep can queue such a
+            # run.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:
