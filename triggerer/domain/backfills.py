@@ -60,16 +60,17 @@ def runs_between(
     restriction = timetable.restriction_between(start, end)
     found: list[DagRunInfo] = []
     last: DataInterval | None = None
+    previous: datetime | None = None
     while True:
         info = timetable.next_dagrun_info(
             last_automated_data_interval=last, restriction=restriction
         )
         if info is None or info.logical_date > end or info.run_after > now:
             return found
-        if found and info.logical_date <= found[-1].logical_date:
+        if previous is not None and info.logical_date <= previous:
             raise DagError(
                 f"the timetable {timetable.summary} does not advance: after the logical date"
-                f" {readable(found[-1].logical_date)} it gives {readable(info.logical_date)}"
+                f" {readable(previous)} it gives {readable(info.logical_date)}"
             )
         if len(found) == MOST_INTERVALS:
             raise DagError(
@@ -77,4 +78,4 @@ def runs_between(
             )
         if info.logical_date >= start:
             found.append(info)
-        last = info.data_interval
+        last, previous = info.data_interval, info.logical_date

@@ -360,3 +360,15 @@ def test_a_timetable_may_answer_only_with_a_valid_partition_key() -> None:
 
     with pytest.raises(RowRefused):
         partition_key_of(OnTime(Wrong()), DataInterval.exact(MONDAY))
+
+
+def test_a_timetable_that_stands_still_before_the_range_is_an_error() -> None:
+    class Standing(TickTimetable):
+        def after(self, moment: datetime) -> datetime:
+            return MONDAY - 3 * DAY
+
+        def before(self, moment: datetime) -> datetime:
+            return MONDAY - 3 * DAY
+
+    with pytest.raises(DagError, match="does not advance"):
+        runs_between(Standing(), MONDAY, MONDAY + DAY, now=MONDAY + 30 * DAY)
