@@ -1,6 +1,6 @@
 """A timetable of sunsets at a place.
 
-Install it in a package of yours, with an entry point:
+Put it in a package of your own, with an entry point:
 
     [project.entry-points."triggerer.timetables"]
     sunset = "my_package.sunset:SunsetTimetable"

@@ -148,8 +148,8 @@ class Settler:
     ) -> bool:
         """Commit the position; return whether it is committed and the verdict still applies.
 
-        An outdated verdict commits nothing: the lane may have been reset while a dead letter was written, and the
-        commit would overwrite the lane's new position.
+        An outdated verdict commits nothing: while a dead letter was written, the lane may have been closed or rewound.
+        The commit would then overwrite a newer position.
         """
         if verdict.is_outdated:
             return False

@@ -67,7 +67,7 @@ class Refused(Exception):
 
 
 class Attempts:
-    """Raises the given errors, one at each call, and then returns. `called_at` has the times of the calls."""
+    """Raises the given errors, one at each call, and then returns. `called_at` records the times of the calls."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

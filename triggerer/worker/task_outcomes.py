@@ -20,7 +20,7 @@ class TaskOutcomes:
     Attributes:
         values: The return values of successful tasks, by task id.
         failures: A text for each failed task, with the task's error.
-        unreported: The results that were not sent to the executor yet.
+        unreported: The results that have not been sent to the executor yet.
     """
 
     def __init__(self) -> None:

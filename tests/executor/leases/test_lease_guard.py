@@ -302,7 +302,11 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
 async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first sweep after the new lease still counts the run as executing, because its worker has not ended yet."""
+    """The executor loses its lease, so the run's worker is killed, and gets a new lease at once.
+
+    The first sweep takes the run for a running one, because its worker has not ended yet. So a second sweep must queue
+    the run again.
+    """
     await house.add_dag("stays", STAYS)
     log = house.folder / "log"
     async with _registered_executor(house) as (executor, _):

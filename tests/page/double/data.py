@@ -36,7 +36,7 @@ SIZES: Final = {size.name: size for size in (NOTHING, ONE, BIG)}
 
 
 class Data:
-    """The API's rows, as many as `size` says. Every text that users choose, such as a run id, ends with `mark`."""
+    """The API's rows, as many as `size` says. Ids and names that users choose end with `mark`, such as a run's id."""
 
     def __init__(self, size: Size, *, mark: str = "") -> None:
         self.size = size

@@ -74,7 +74,7 @@ def find_jars(name: str) -> Path:
 
 @cache
 def find_unpacked(name: str) -> Path:
-    """Return the folder with the unpacked archives of `<name>/pom.xml`. The first use on a machine gets them by Maven.
+    """Return the folder with the unpacked archives that `<name>/pom.xml` names. The first use gets them with Maven.
 
     Raises:
         ServiceUnavailable: The files are not cached, and Maven is missing or could not get them.

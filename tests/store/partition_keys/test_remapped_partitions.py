@@ -1,4 +1,4 @@
-"""After a change of its mappers, a DAG's waiting events are mapped again. Events that a run took start no new run."""
+"""After a change of a DAG's schedule, its waiting events are mapped again. An event starts no second run for a key."""
 
 from typing import Any
 

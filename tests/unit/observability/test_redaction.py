@@ -21,7 +21,7 @@ from triggerer.observability import logging_setup, redaction
 from triggerer.observability.logging_setup import set_up_logging
 from triggerer.observability.redaction import redact, redact_text, remember_secret
 
-# Each secret begins with `S3CR`, which occurs nowhere else in these tests. So a result with `S3CR` shows a secret.
+# These secrets begin with `S3CR`, so that none of them equals a part of the text around it.
 SECRETS = st.text(string.ascii_letters + string.digits + "-._~", min_size=8, max_size=40).map(
     lambda text: f"S3CR{text}"
 )

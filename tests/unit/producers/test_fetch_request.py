@@ -1,6 +1,6 @@
-"""Kafka's fetch requests and responses, each written or read in one call.
+"""Our types for Kafka's fetch requests and responses, which pack several fields with one call of `struct`.
 
-aiokafka's own types, which work field by field, produce the same bytes and the same values.
+aiokafka's own types, which pack field by field, must produce the same bytes and the same values.
 """
 
 from __future__ import annotations

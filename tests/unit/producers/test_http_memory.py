@@ -103,7 +103,9 @@ def test_a_crash_before_the_state_gives_a_document_the_same_key_again() -> None:
 
 
 def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -> None:
-    """The number is part of the idempotency key, and the store may already have an event with this key."""
+    """A version's number is part of its idempotency key. If a number came again with the same content, the store would
+    take the new version for the old one.
+    """
     memory = document()
     (up,) = take(memory, "up")
     memory.settle(up)

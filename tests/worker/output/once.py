@@ -1,4 +1,7 @@
-"""Code that writes outputs to a store. One write is killed after its commit, before it moves the files."""
+"""Code that writes outputs to an object store or HDFS.
+
+One write breaks off after it has created its commit file, and before it moves its files to their final names.
+"""
 
 from typing import Final
 

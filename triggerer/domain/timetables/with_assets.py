@@ -81,10 +81,10 @@ class AssetAndTimeSchedule(_WithAssets):
 
 
 def checked_assets(value: object, owner: str) -> Condition:
-    """Return the value as an expression; a list means all of its assets.
+    """Return the value as an expression. A list requires all of its assets.
 
     Raises:
-        DagError: The value is no asset, list of assets, expression or alias.
+        DagError: The value is not an asset, a list of assets, an expression or an alias. Or the list is empty.
     """
     if isinstance(value, Asset | AssetAlias | AssetAll | AssetAny):
         return value

@@ -49,7 +49,7 @@ def _later_run(home: Path, name: str, at: datetime, known: LoggedRun | None) -> 
 
 
 def _changed_logs(folder: Path, since: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield the readable logs that changed since an instant, as `<dag>/<run>.log`, with the time of the last change."""
+    """Yield the logs that changed since an instant, as `<dag>/<run>.log`, with the time of the last change."""
     for dag in _entries(folder):
         for entry in _entries(folder / dag.name):
             if entry.name.endswith(_SUFFIX):

@@ -130,7 +130,7 @@ async def make_state(session: AsyncSession) -> None:
 
 
 async def save_full_bytes(session: AsyncSession, size_bytes: int | None) -> None:
-    """Store the size of the database after a cleaning, or None if this size is below the configured bound."""
+    """Store the size of the database if it exceeded the configured bound even after a cleaning; else None."""
     await session.execute(update(CleaningTurn).values(full_bytes=size_bytes))
 
 

@@ -329,7 +329,7 @@ class GroupState:
             del self.lane_tail[lane]
 
     def store_position(self, backlog: Backlog) -> None:
-        """Store the position of a backlog. Also store the end of its lane, if known, so that users see it."""
+        """Store the position of a backlog. Also store the end of its lane, if known, so that users see the distance."""
         if backlog.is_gone or backlog.stored_lane is not None:
             return
         backlog.stored_at = self.clock.monotonic()

@@ -25,7 +25,7 @@ class RefusedEvents:
 
     Args:
         name: The trigger's name, for the log.
-        now: Returns the time in UTC, which `latest` shows.
+        now: Returns the time of a report in UTC, which `latest` shows.
         on_report: Called when a refusal is reported.
     """
 

@@ -44,12 +44,12 @@ print(stream_digest(cls(**arguments).shared_stream_key()))
 
 
 class TriggerConformance:
-    """Subclass this class as `TestMyTrigger` and implement the hooks. Needs no broker.
+    """Subclass this class as `TestMyTrigger` and implement the hooks. The suite needs no broker.
 
-    The suite checks the trigger's arguments, its stream key and its filter. The filter must:
+    Among other things, the suite checks the trigger's arguments, its stream key and its filter. The filter must:
 
     - be an async generator
-    - yield all events of a raw event before it pulls the next raw event
+    - yield all events derived from a raw event before it pulls the next raw event
     - not swallow an error of its stream
     - end when it is cancelled
     """

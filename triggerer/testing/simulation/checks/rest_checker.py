@@ -78,7 +78,7 @@ class RestChecker:
         watchers: Sequence[int],
         lanes: Sequence[LaneOfBroker],
     ) -> str | None:
-        """Return a description of a leftover of a stream that was read to its end; None if nothing is left.
+        """Return what is wrong in the store for a stream that was read to its end: rows left over or missing, or None.
 
         Args:
             owner: The lease under which the stream is hosted.
