@@ -80,7 +80,7 @@ COMMANDS: Final = {
     ),
     "audit": (
         "triggerer.cli.audit:audit",
-        "List the changes that people and programs made, newest first.",
+        "List the changes that people and programs requested, newest first.",
     ),
     "health": (
         "triggerer.cli.health:health",

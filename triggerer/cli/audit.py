@@ -40,7 +40,10 @@ def audit(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List the changes that people and programs requested, newest first. Secrets are hidden."""
+    """List the changes that people and programs requested, newest first.
+
+    Secrets are hidden.
+    """
 
     async def ask(session: AsyncSession) -> list[AuditView]:
         from triggerer.store.audit.listing import list_audit
