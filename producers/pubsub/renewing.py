@@ -59,7 +59,7 @@ class Renewing:
         self._failures = 0
 
     def mark_begun(self) -> None:
-        """Wake the thread if a new lease falls due before the thread would wake by itself."""
+        """Wake the thread if a new lease is due before the end of the thread's wait."""
         at = self._leases.next_at()
         with self._changed:
             if at is not None and at < self._waits_until:

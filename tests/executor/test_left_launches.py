@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +12,12 @@ import pytest
 from sqlalchemy import insert, select
 from structlog.testing import capture_logs
 
+from tests.ending_process import EndingProcess
 from tests.executor.conftest import House
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import Launch
 from triggerer.errors import RowRefused
 from triggerer.executor import left_launches
-from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.script import Script
 from triggerer.store.runs.attempts.open_launches import update_launches
 from triggerer.store.schema.models import RunAttempt, RunLaunch
@@ -50,40 +49,12 @@ async def _ended_launch(house: House) -> RunLaunch:
             await anyio.sleep(0.05)
 
 
-class _Process:
-    """A process that reports one launch, and ends."""
-
-    def __init__(self, reason: str) -> None:
-        launch = Launch("t", "connect", AttemptState.FAILED, datetime.now(UTC), reason=reason)
-        self._frames = [{"type": "launch", "launch": asdict(launch)}]
-        self.channel = self
-
-    async def send(self, content: Any) -> None:
-        pass
-
-    async def receive(self) -> Any:
-        if not self._frames:
-            raise ChannelClosed(unread=False)
-        return self._frames.pop()
-
-    async def supervise(self) -> None:
-        pass
-
-    async def reap(self) -> int:
-        return 0
-
-    def kill(self) -> None:
-        pass
-
-    async def aclose(self) -> None:
-        pass
-
-
 def _report(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     """Let each process that ends launches report this reason."""
 
-    async def start(module: str) -> _Process:
-        return _Process(reason)
+    async def start(module: str) -> EndingProcess:
+        launch = Launch("t", "connect", AttemptState.FAILED, datetime.now(UTC), reason=reason)
+        return EndingProcess(launch)
 
     monkeypatch.setattr(left_launches, "ChildProcess", SimpleNamespace(start=start))
 

@@ -1,5 +1,7 @@
 """A result that the store refuses fails its own attempt, and nothing else."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,13 +33,21 @@ def _ended(order: RunOrder, extra: str) -> AttemptUpdate:
     return AttemptUpdate(order, (result,))
 
 
-async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) -> None:
-    house = any_house
+@asynccontextmanager
+async def writing(house: House) -> AsyncIterator[tuple[int, ResultWriter]]:
+    """Run a result writer. Yield the primary key of a run that its executor executes, and the writer."""
     await house.add_dag("emits", "")
     (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
     result_writer = ResultWriter(house.database, "one")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(result_writer.run)
+        yield pk, result_writer
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) -> None:
+    house = any_house
+    async with writing(house) as (pk, result_writer):
         result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
         await result_writer.written()
         assert (await house.tasks(pk))["t"].state == "failed"
@@ -47,7 +57,6 @@ async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) ->
         end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
         result_writer.submit_nowait(AttemptUpdate(_order(pk, 2), end=end))
         await result_writer.written()
-        tasks.cancel_scope.cancel()
     run = await house.run(pk)
     assert (run.state, run.error) == ("success", None)
     assert (await house.tasks(pk))["t"].state == "success"
@@ -106,33 +115,23 @@ async def test_a_refused_launch_or_wait_does_not_end_the_writer(
     any_house: House, refused: dict[str, Any]
 ) -> None:
     house = any_house
-    await house.add_dag("emits", "")
-    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
-    result_writer = ResultWriter(house.database, "one")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(result_writer.run)
+    async with writing(house) as (pk, result_writer):
         result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), **refused))
         await result_writer.written()
         end = RunEnd(RunState.SUCCESS, SOME_TIME)
         result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), end=end))
         await result_writer.written()
-        tasks.cancel_scope.cancel()
     run = await house.run(pk)
     assert (run.state, run.error) == ("success", None)
 
 
 async def test_an_end_with_a_refused_error_is_stored_with_another_error(any_house: House) -> None:
     house = any_house
-    await house.add_dag("emits", "")
-    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
-    result_writer = ResultWriter(house.database, "one")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(result_writer.run)
+    async with writing(house) as (pk, result_writer):
         wait = Wait(NUL, SOME_TIME)
         end = RunEnd(RunState.CANCELLED, SOME_TIME, NUL)
         result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), wait=wait, end=end))
         await result_writer.written()
-        tasks.cancel_scope.cancel()
     run = await house.run(pk)
     assert run.state == "cancelled"
     if house.database.dialect == "postgresql":

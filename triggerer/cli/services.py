@@ -74,8 +74,8 @@ def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None
 def _exit_before_long() -> None:
     """Start a timer that ends the process. Called at the end of the service.
 
-    At exit, Python waits for the threads in which plugins' code runs. Without the timer, a thread that never returns
-    would keep the process alive.
+    At exit, Python waits for the threads that run plugins' code. Without the timer, a thread that never returns would
+    keep the process alive.
     """
     # A cancellation is no error: the user has pressed Ctrl-C while the service was starting.
     exit_code = 1 if isinstance(sys.exception(), Exception) else 0

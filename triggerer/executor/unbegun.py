@@ -24,7 +24,7 @@ async def hold_unbegun(
     """Put each run that could not begin back into the queue. Hold it there, so that no executor claims it for a while.
 
     Returns:
-        The updates that the caller must store: all except those of the held runs.
+        The updates that the caller must store. The updates of held runs are left out.
 
     Raises:
         Errors of `Database.perform_steps`. The caller can repeat the call.

@@ -144,7 +144,8 @@ class StartingPositions:
             for other, position in committed.items()
             if other.topic == partition.topic and position.partitions is not None
         ]
-        # Of several new partitions, another member may have committed one already, with the new number of partitions.
+        # Several partitions may be new. Another member may have committed one of them already, with the new number of
+        # partitions. So compare with the lowest number.
         return bool(known) and partition.partition >= min(known)
 
 

@@ -141,7 +141,7 @@ def _compare_on_kafka(scene: Scene, messages: int, rounds: int) -> Sequence[Row]
 
 
 async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
-    """Return the time in which one watcher reads all messages of a Kafka topic, live or as its backlog.
+    """Return how long one watcher takes to read all messages of a Kafka topic, live or as its backlog.
 
     The time begins at the first stored event, so that connecting does not count.
     """

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from sqlalchemy import select, text, update
 
+from tests.ending_process import EndingProcess
 from tests.store.seeding import add_dag
 from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.domain.attempt_states import AttemptState
@@ -19,7 +20,6 @@ from triggerer.errors import MoveRefused, StoreError, UnknownRun
 from triggerer.executor.left_launches import LeftLaunches
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.operations.runs import resolve_run
-from triggerer.processes.ipc import ChannelClosed
 from triggerer.scheduler.explaining import why_not
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import AttemptView
@@ -319,37 +319,6 @@ async def test_a_worker_that_died_and_left_a_session_leaves_its_attempt_unknown(
     assert await states_of(database, order) == [(1, 1, "unknown")]
 
 
-class _Ending:
-    """A process that ends launches, in place of `ChildProcess`. It reports one launch as killed."""
-
-    def __init__(self, launch: Launch) -> None:
-        self.channel = self
-        self._frames = [{"launch": launch}]
-
-    async def start(self, module: str) -> _Ending:
-        return self
-
-    async def supervise(self) -> None:
-        pass
-
-    async def send(self, frame: dict[str, Any]) -> None:
-        pass
-
-    async def receive(self) -> dict[str, Any]:
-        if not self._frames:
-            raise ChannelClosed(unread=False)
-        return self._frames.pop()
-
-    async def reap(self) -> int:
-        return 0
-
-    def kill(self) -> None:
-        pass
-
-    async def aclose(self) -> None:
-        pass
-
-
 class _NothingToWrite:
     """A result writer that has stored all results."""
 
@@ -369,7 +338,7 @@ async def test_an_end_of_a_left_launch_that_was_not_stored_completely_is_searche
     assert await states_of(postgres, order) == [(1, 1, "unknown")]
 
     def left() -> LeftLaunches:
-        ending = _Ending(launch_of(order, AttemptState.KILLED))
+        ending = EndingProcess(launch_of(order, AttemptState.KILLED))
         monkeypatch.setattr("triggerer.executor.left_launches.ChildProcess", ending)
         writer = cast("ResultWriter", _NothingToWrite())
         return LeftLaunches(postgres, writer, executor=ME, spark={}, sweep_every_s=60)

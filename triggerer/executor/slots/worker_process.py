@@ -99,8 +99,8 @@ class RunHandle:
     def mark_ended(self, code: int) -> None:
         """Store the exit code that the worker has reported, and stop the channel.
 
-        The frames that the process has sent can still be received. But a leftover descendant of the process, which may
-        have the channel, can send no more frames.
+        The frames that the process has sent can still be received. A descendant of the process may still have the
+        channel, but can send no further frames.
         """
         self.code = code
         self.ended.set()

@@ -46,7 +46,7 @@ print(stream_digest(cls(**arguments).shared_stream_key()))
 class TriggerConformance:
     """Subclass this class as `TestMyTrigger` and implement the hooks. The suite needs no broker.
 
-    Among other things, the suite checks the trigger's arguments, its stream key and its filter. The filter must:
+    The suite also checks the trigger's arguments and its stream key. The filter must:
 
     - be an async generator
     - yield all events derived from a raw event before it pulls the next raw event

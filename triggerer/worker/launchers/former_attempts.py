@@ -70,7 +70,7 @@ class FormerAttempts:
     def end_all(
         self, launches: Sequence[FormerLaunch], *, may_reattach: bool = False
     ) -> list[FormerLaunch]:
-        """Stop the launches, and wait until they are gone. Return those that were left running.
+        """Stop the launches, and wait until they are gone. Return the launches that were left running.
 
         Args:
             may_reattach: True: leave a launch running if this attempt can watch it (`Launcher.can_reattach`).

@@ -25,8 +25,8 @@ def record_host(home: Path, executor: str) -> None:
         OSError: The file cannot be written.
     """
     hosts = home.resolve() / "logs" / _HOSTS
-    # Other users must not use the new folders. Make each folder by itself, because mkdir applies its mode only to the
-    # last folder of a path.
+    # Other users must not use the new folders. Make each folder with its own call, because mkdir applies the mode only
+    # to the last folder of a path.
     for folder in (hosts.parents[1], hosts.parent, hosts):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     host, _ = host_and_pid(executor)

@@ -325,7 +325,7 @@ async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) 
                 loop.call_soon(super().submit_nowait, *given)
 
     sink = Late()
-    # Refuse so many messages that the last message of one of the reader's batches is refused too.
+    # Refuse enough messages to refuse the last message of a batch of the reader.
     refused = set(range(5, 40))
 
     def refuses(_: int, payload: Any) -> bool:

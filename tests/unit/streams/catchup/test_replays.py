@@ -321,7 +321,7 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
 async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
     scene: Scene,
 ) -> None:
-    """Two positions become durable only after the stream was abandoned: the replay's, and that of a later failure."""
+    """Both the replay's position and the position of a later failure become durable only after the stream has ended."""
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])

@@ -169,8 +169,8 @@ async def test_however_messages_are_sized_the_bounds_in_bytes_hold_and_all_are_a
 
 
 async def test_large_messages_that_all_have_read_soon_leave_the_memory(source: Source) -> None:
-    # The ledger keeps messages that all filters have read, until these are 512, half of its list, or 1 MiB in size. Of
-    # the 400 messages, all filters read 100, which fulfil only the last condition.
+    # The ledger keeps messages that all filters have read, until these are 512, half of its list, or 1 MiB in size.
+    # Here all filters read 100 of 400 messages. These 100 messages are large enough for the last condition only.
     source.each = 1024 * 1024
     Gated.gate = anyio.Event()
     settings = bounds(max_outstanding_bytes=10**9, max_outstanding_bytes_per_lane=10**9)
