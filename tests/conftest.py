@@ -263,8 +263,7 @@ def empty_store_url(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure() -> None:
-    """Restore the reaction to Ctrl-C, which child processes inherit. A shell may have started pytest with Ctrl-C
-    ignored."""
+    """Let Ctrl-C interrupt pytest and its children, even if the shell lets it be ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

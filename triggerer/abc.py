@@ -526,7 +526,8 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         The bookmark is deleted with the asset.
 
         Args:
-            bookmark: The JSON value that this watcher stored last with a trigger of this class path. None: no value.
+            bookmark: The JSON value that this watcher stored last. None: the watcher has stored no
+                value, or a trigger of another class path stored the value.
         """
         raise NotImplementedError(f"{type(self).__qualname__} has no bookmark")
 

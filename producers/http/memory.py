@@ -147,8 +147,9 @@ class Memory:
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # A failing item keeps its round and all later rounds in memory, and each poll adds a round. To save memory,
-            # a round without new items replaces a last round whose items are all settled.
+            # Each poll adds a round. While an item of a round fails, this round and all later
+            # rounds stay in memory. To save memory, drop the last round if all its items are
+            # settled and the new round has no new items.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()

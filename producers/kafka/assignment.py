@@ -156,7 +156,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
         Raises:
             BrokerUnavailable: A topic was created again, or the broker does not answer.
-            BrokerRefused: A position has expired, and `expired_offset` is "fail". Or a topic no longer exists.
+            BrokerRefused: A position has expired, and `expired_offset` is "fail". Or a topic no
+                longer exists, and the stream reads no pattern. Or the broker refuses a request.
         """
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):

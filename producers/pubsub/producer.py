@@ -197,9 +197,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         if judgement is Judgement.REJECT:
             return await self._pass_rejected(session, delivery, outcome)
         if outcome.failed and not outcome.blames_event and session.repeat(delivery):
-            # The failing watchers had stopped at an earlier message, and never processed this message. So `repeat`
-            # yields the message again from memory. To give it back would cost one of the deliveries that the
-            # subscription's dead-letter policy allows.
+            # The failing watchers had stopped at an earlier message, and never processed this
+            # message. So `repeat` yields the message again from memory. A nack would cost one of
+            # the deliveries that the subscription's dead-letter policy allows.
             return False
         # A delivery counts as a failure only if a watcher failed the message after pulling it, or was absent.
         count = self._failures.count if outcome.blames_event else self._failures.get

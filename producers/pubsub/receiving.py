@@ -44,10 +44,11 @@ class Receiving:
     """The streaming pull of one subscription.
 
     Args:
-        deadline_s: Returns the length of leases; called when the pull is opened.
-        take: Called with the protobuf `ReceivedMessage`s of each answer, and the length of their leases.
-        is_full: Called before each read. While it is true, nothing is read until `signal_room` is called, and unread
-            messages stay at Pub/Sub.
+        deadline_s: Returns the length of leases, in seconds. Called when the pull is opened.
+        take: Called with the protobuf `ReceivedMessage`s of each answer, and the length of their
+            leases in seconds.
+        is_full: Called before each read. If it returns True, the next read waits for `signal_room`.
+            Unread messages stay at Pub/Sub.
         make_room: Called when the pull is opened. Returns the pull's bounds, in messages and in bytes.
     """
 

@@ -180,8 +180,9 @@ class Session:
         if before != delivery.ack_id:
             self._leases.release([before], now)
         if known.state is State.SETTLING:
-            # The message came again while its acknowledgement was under way. That request contains the previous ack id,
-            # and may have no effect. So acknowledge the new id too.
+            # The message came again while the request that acknowledges it was under way. The
+            # request contains the previous ack id, and may have no effect. So acknowledge the new
+            # id too.
             (end,) = self._leases.release([delivery.ack_id], now)
             self._settler.ack_nowait(delivery.ack_id, end)
 

@@ -19,7 +19,8 @@ async def measure_lag(
 ) -> SourceLag:
     """Return the number of waiting and locked messages, and a note about scheduled messages.
 
-    For the emulator, the number is unknown. Its management API uses plain HTTP, and the client library only HTTPS.
+    For the emulator, the number is unknown: its management API has only plain HTTP, and the client
+    library needs HTTPS.
 
     Args:
         verify: A file with the certificate authorities to trust. True: the system's certificate authorities.

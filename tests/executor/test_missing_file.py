@@ -52,7 +52,7 @@ async def test_a_run_that_waits_for_its_file_can_be_cancelled(house: House) -> N
     assert run.state == "cancelled"
 
 
-# DAG files that replace or remove themselves while a worker loads them. They stand for a deployment at that moment.
+# DAG files that replace or remove themselves while a worker loads them, as a deployment could do.
 HALF_WRITTEN = """
 from pathlib import Path
 Path(__file__).write_text({text!r})

@@ -46,7 +46,8 @@ def test_full_jitter_draws_anything_from_nothing_to_the_ceiling(failures: int, s
 @pytest.mark.rule("6: the delays before the restarts of a group have full jitter")
 def test_those_that_failed_together_do_not_come_back_together() -> None:
     delays = sorted(Backoff(failures=5).next_delay(0) for _ in range(1000))
-    # Full jitter, not a little noise on top of the ceiling: every quarter of the range is used.
+    # With full jitter, some delays are in each quarter of the range from 0 to the ceiling of 32 s.
+    # With a little noise around the ceiling, all delays would be near 32 s.
     for quarter in range(4):
         assert any(quarter * 8 <= delay < (quarter + 1) * 8 for delay in delays)
 

@@ -128,7 +128,8 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        The start is complete after the first write. That write waits up to a second for the files to be read.
+        The start is complete after the first write to the store. This write waits up to a second
+        for all files to be read.
 
         Cancellation: The parser ends. A write under way is completed, or not made at all.
         """

@@ -171,8 +171,8 @@ class Task:
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
                 hint=f"let DAG {upstream.dag.dag_id!r} emit an asset, and schedule DAG {self.dag.dag_id!r} on it",
             )
-        # A cycle is possible only if another task waits for this task already, or if this task would wait for itself.
-        # So a new task needs no search.
+        # Search for a cycle only if another task waits for this task already, or if this task would
+        # wait for itself. Otherwise no cycle is possible.
         if (self._is_followed or upstream is self) and (path := _path(upstream, self)):
             names = " >> ".join(task.task_id for task in (*path, self))
             raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")

@@ -1,4 +1,4 @@
-"""The queue of runs that an executor has claimed before a worker is free, and the limit of their number."""
+"""The queue of runs that an executor claims before a worker is free. Decides how many it claims."""
 
 from __future__ import annotations
 

@@ -113,10 +113,10 @@ class Claims:
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
         """Search the store for changes that no wake-up announced, and act on them.
 
-        - Queue the runs of dead executors again. Give a run up if too many executors have died during its attempts
-          (`recover_orphans`).
-        - Queue again each run that the store assigns to this executor, but that is not in `known`. For example, a claim
-          was committed, and its answer was lost.
+        - Queue the runs of dead executors again. A run fails if too many executors have died during
+          its attempts (`recover_orphans`).
+        - Queue a run again if it runs on this executor according to the store, but is not in
+          `known`. For example, the run's claim was committed, but the answer to the claim was lost.
         - Cancel queued runs that users want cancelled.
         - Release each held run whose next try is due (`release_due`).
 

@@ -184,8 +184,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 if not group:
                     raise
                 refusal = error
-                # The store refused an update of the group. Perform the steps without the group. Afterwards raise
-                # `RowRefused`, so that `GroupCommit` searches for the refused update.
+                # The store refused one of the group's updates. Perform the joined steps alone.
+                # Afterwards raise `RowRefused`, so that `GroupCommit` searches for the refused
+                # update.
                 answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")

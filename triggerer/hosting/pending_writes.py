@@ -50,7 +50,8 @@ class Unwritten:
     async def wait_for(self, stream_digests: Collection[str]) -> None:
         """Wait until the store has answered all changes of these streams.
 
-        An answer from one writer may cause a change for another writer, so all writers are checked again.
+        After an answer from one writer, another writer may have a new change. So check all writers
+        again, until none waits for an answer.
         """
         while self.has(stream_digests):
             for writer in self._writers:

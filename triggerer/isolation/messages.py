@@ -1,7 +1,7 @@
 """Messages between the service and an isolated trigger, in a thread or in a process.
 
-A process cannot share objects with the service. So raw events and payloads are sent *packed* (`RemoteTrigger.pack`):
-pickled for a process, and unchanged for a thread.
+Raw events and payloads are sent *packed* (`RemoteTrigger.pack`). For a process they are pickled,
+because a process cannot share objects with the service. For a thread they stay unchanged.
 """
 
 from __future__ import annotations

@@ -60,10 +60,10 @@ async def replay_messages(
         ids: The ids of messages. Empty: all parked messages of watchers that a file declares.
         asset, watcher: Deliver only messages of this watcher of the asset. None: of all watchers.
     Raises:
-        UnknownMessage: One of `ids` belongs to no message.
+        UnknownMessage: There is no message with one of `ids`, or it belongs to another watcher.
         UnknownWatcher: The watcher never existed.
-        TriggererError: No file declares `watcher`, or the watcher of one of `ids`. Without `ids` and `watcher`: there
-            are parked messages, but no file declares any of their watchers.
+        TriggererError: With `ids` or `watcher`: a chosen message belongs to a watcher that no file
+            declares. Without `ids` and `watcher`: all parked messages belong to such watchers.
     """
     chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)
     undeclared = set[str]()

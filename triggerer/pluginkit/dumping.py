@@ -1,4 +1,4 @@
-"""Dumps messages to bytes and loads them, so that the store can keep messages for a watcher (contract, rule 18)."""
+"""Turns messages into bytes and back, so that the store can keep them (contract, rule 18)."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class ChildProcess:
         return await self._leader.wait()
 
     async def reap(self) -> int:
-        """Kill the process if it does not end within one second, and read the rest of its output.
+        """Wait for the end of the process and of its output. After one second, kill the process.
 
         `supervise` must be running.
 

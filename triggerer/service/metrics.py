@@ -98,7 +98,7 @@ class StreamMetrics:
 
 def _bounded(streams: Sequence[StreamLive]) -> list[StreamLive]:
     """Return up to `MOST_STREAMS` streams, each with series of its own. One further item is the sum of the others."""
-    # Sort by name, so that streams do not move between their own series and the sum from scrape to scrape.
+    # Sort by name, so that each scrape gives the same streams a series of their own.
     named: dict[str, StreamLive] = {}
     for live in streams:
         # Two streams may have the same readable name.

@@ -48,7 +48,7 @@ with DAG("on_files", schedule=files):
 
 @dataclass
 class Scene:
-    """A standalone whose database role is no superuser, so that a test can take rights from the role."""
+    """A `triggerer standalone`. Its database role is no superuser, so a test can revoke rights."""
 
     server: PostgresServer
     database: str

@@ -163,8 +163,9 @@ async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, flo
         if cause == "leaving":
             await side.leave(1)
         else:
-            # If the clock jumped past the timeout, our runtime would assume a blocked loop, and extend the timeout. So
-            # move the clock exactly to the timeout. Then move it on, because Airflow's events are overdue only later.
+            # Move the clock exactly to the timeout. If the clock jumped past the timeout, our
+            # runtime would assume a blocked loop, and extend the timeout. Airflow fails no event at
+            # exactly this time, so move the clock on afterwards.
             side.clock.now = ACK_TIMEOUT
             await asyncio.sleep(0.3)
             side.clock.now += 1

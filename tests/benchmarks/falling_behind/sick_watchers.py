@@ -13,8 +13,9 @@ watchers takes one message in ten. The sick watchers are:
 
 One run has three phases:
 
-1. *baseline*: all watchers are well. No message is for the four.
-2. *sick*: the four are sick. With `--kills` or `--takeovers`, the service is killed at random moments.
+1. *baseline*: all watchers are well. No message matches the four watchers that become sick later.
+2. *sick*: these four are sick. With `--kills` or `--takeovers`, the service is killed at random
+   moments.
 3. *mended*: the four are well again and catch up, while new messages arrive. Then the benchmark stops
    sending, and waits until all watchers have caught up.
 

@@ -304,8 +304,8 @@ async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_a
 ) -> None:
     """The executor loses its lease, so the run's worker is killed, and gets a new lease at once.
 
-    The first sweep takes the run for a running one, because its worker has not ended yet. So a second sweep must queue
-    the run again.
+    The first sweep still counts the run as running, because the run's worker has not ended yet. So
+    a second sweep must queue the run again.
     """
     await house.add_dag("stays", STAYS)
     log = house.folder / "log"

@@ -52,8 +52,8 @@ def open_pubsub(
 def open_pubsub_flood(size_bytes: int) -> Iterator[str]:
     """Start a server that sends messages of this size as fast as they are acknowledged; yield its address.
 
-    It is for measuring clients. A subscription whose name ends with `-<number>` gets that number of messages. No
-    message is redelivered.
+    Benchmarks of clients use this server. A subscription whose name ends with `-<number>` gets that
+    number of messages. No message is redelivered.
 
     Raises:
         ServiceUnavailable: There is no Go, or it could not build the server.

@@ -108,7 +108,8 @@ async def _following(
 
     The answer ends in these cases:
 
-    - The run has ended or was deleted.
+    - The run has ended, and its whole log was yielded.
+    - The run was deleted, or the database is unavailable.
     - The client's token or session is no longer valid.
     - The API stops, or an hour has passed.
 

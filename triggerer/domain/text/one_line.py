@@ -31,7 +31,8 @@ _CUT: Final = "… "
 def one_line(error: str | None) -> str | None:
     """Shorten a traceback to its exception, and any other text to its first line; None if there is no text.
 
-    A run's error has one paragraph per failed task. The result describes the first task, and counts the other tasks.
+    A run's error has one paragraph per failed task. The result describes the first failed task, and
+    counts the others, for example `(and 2 more)`.
     """
     first, *others = _NEXT_FAILURE.split((error or "").strip())
     if not first:

@@ -38,7 +38,8 @@ def _with_storable_reason(wait: Wait) -> Wait:
     return replace(wait, reason=wait.reason and storable(wait.reason))
 
 
-# The texts of launches and waits come from clusters. They may have secrets, or characters that PostgreSQL refuses.
+# Clusters produce the texts of launches and waits. These texts may contain secrets, or characters
+# that PostgreSQL refuses.
 ReportedLaunch = Annotated[Launch, AfterValidator(_with_storable_texts)]
 ReportedWait = Annotated[Wait, AfterValidator(_with_storable_reason)]
 LAUNCH: Final[TypeAdapter[Launch]] = TypeAdapter(ReportedLaunch)

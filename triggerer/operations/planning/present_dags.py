@@ -40,7 +40,10 @@ from triggerer.store.database.transactions import Database
 MOST_AT_ONCE: Final = 1_000
 """The most runs that a plan computes for one DAG from the events that wait now."""
 _MOST_EVENTS: Final = 10_000
-"""The most waiting events that are counted for each asset of a DAG, or that a new definition's mappers map to keys."""
+"""The most waiting events that a plan counts for each asset of a DAG.
+
+Also the most waiting events of a DAG whose partition keys a plan computes with a new definition.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class WhyView:
 
 
 def view_of_why(found: Why) -> WhyView:
-    """Return an explanation as the commands and the API show it: with the run's fields beside the reasons."""
+    """Return what the commands and the API show about a run: its fields and the reasons."""
     run = found.run
     return WhyView(
         dag_id=run.dag_id,

@@ -57,7 +57,7 @@ async def list_assets(
     """Return assets, sorted by name.
 
     Args:
-        after: Only assets after this name.
+        after: Only assets whose names come after this name, for the next page.
         dag: Only assets that the DAG's schedule names.
         state: A key of `ASSET_STATES`. `declared`: a DAG file declares the asset. `undeclared`: no file does.
         prefix: Only assets whose name or URI begins with this.

@@ -291,8 +291,9 @@ class Database:
             try:
                 await session.close()
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller needs the outcome of its block, not this error. SQLAlchemy has dropped the connection, so
-                # the database rolls the transaction back.
+                # Do not raise this error, because it would replace the outcome of the caller's
+                # block. SQLAlchemy has dropped the connection, so the database rolls the
+                # transaction back.
                 _log.warning("a connection was dropped", database=self.name, error=str(error))
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)

@@ -266,7 +266,7 @@ def known_keys(dag_id: str, keys: Iterable[str]) -> Script[dict[str, KnownKey]]:
 def parts_of(
     dag_id: str, keys: Iterable[str], *, has_aliases: bool
 ) -> Script[dict[str, list[Part]]]:
-    """Return the parts that wait for the next run of each of these keys. Keys without parts are left out.
+    """Return, by key, the parts that wait for the key's next run. Keys without parts are left out.
 
     Args:
         has_aliases: True if the DAG's condition has aliases.

@@ -147,7 +147,8 @@ async def release_due(
 ) -> list[str]:
     """Release the held runs whose next try is due. Return the ids of their DAGs.
 
-    Runs that wait for their file are released if the file loads now, or the DAG is stale.
+    Also release the runs that are held until their file loads (`NEVER`), if the file loads now or
+    the DAG is stale.
 
     Args:
         holds_broken: True if the configuration says `broken_file = "hold"`. False: all runs that wait for their file

@@ -22,7 +22,8 @@ class ParkedUsage:
     """How much space stored and parked messages take: the values that were last read, plus this process's additions.
 
     Deletions are not subtracted, so the values may be too high. Messages that other instances store are not added, so
-    the values may also be too low. Therefore `ParkedWriter` reads the values again every few seconds.
+    the values may also be too low. Therefore `ParkedWriter` reads the values again after ten
+    seconds.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,9 @@ Events are numbered in broadcast order. Each subscriber passes the events in thi
 - A heap finds the lowest `done`. An item of the heap is corrected only when it reaches the top.
 - An idle subscriber has no event to resolve. Its `done` is above all event numbers.
 
-Each event has three counts: the subscribers that ack it, those that fail it, and those that fail it without pulling it.
+Each event has three counts of subscribers: those that ack it, those that fail it, and those that
+failed before they pulled it. The second count includes the third.
+
 Neighbouring events usually have equal counts, so the ledger stores only the changes, called *steps*. A step has the
 number of the first event with the new counts. A subscriber that joins, fails or leaves adds one or two steps.
 """

@@ -105,8 +105,8 @@ class StoredMessageCases(ProducerSuite):
         async with StreamHarness(catch_up=True) as streams:
             well, sick = await streams.add(watching("well")), await streams.add(watching("sick"))
             await self.publish(_VALUES)
-            # The messages may come in any order. "sick" has events of the messages before its failure, and a backlog of
-            # the others.
+            # The messages may come in any order, so some may reach "sick" before "b" fails. Each
+            # message becomes an event of "sick", or belongs to the backlog of "sick".
             await self._until(
                 lambda: len(well.events) >= 3 and len(sick.events) + len(_behind(sick)) >= 3
             )

@@ -279,8 +279,8 @@ class Supervisor:
         """Return a description of work that is left for a stream with watchers; None if no work is left."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
-            # An instance hosts either all triggers of a stream or none. Without an instance that has room for all of
-            # them, the stream may stay without a host.
+            # An instance hosts all triggers of a stream, or none of them. So if no instance has
+            # room for all of the stream's triggers, the stream may stay without a host.
             if len(stream.triggers) > max(map(self._room, process.instances)):
                 return None
             return f"{stream.key} fits into an instance, but no instance hosts it"

@@ -72,7 +72,8 @@ def _merge(move: Move, hint: str = "") -> str:
 
 
 def _merge_with_range_lock(move: Move) -> str:
-    # Without the lock, SQL Server inserts a key twice if two MERGE statements with the key run at once.
+    # Without HOLDLOCK, two MERGE statements that run at once may both insert a row with the same
+    # key.
     return _merge(move, " WITH (HOLDLOCK) AS")
 
 

@@ -78,7 +78,8 @@ def write_jdbc(
     Args:
         key: The columns of a unique constraint. Empty: the rows are added.
     Raises:
-        OutputRefused: This attempt is no longer the run's current one, or the rows do not fit the table.
+        OutputRefused: This attempt is no longer the run's current one, the rows do not fit the
+            table, or several rows have the same key.
     """
     output = Statements(connection.dialect, table, writing.name, writing.mark)
     writing.require_current()

@@ -68,8 +68,9 @@ class Statements:
     def commit(self, columns: Sequence[str], key: Sequence[str]) -> list[str]:
         """Return the statements of the commit. The last one is a transaction: it stores the token and moves the rows.
 
-        With a `key`, a row replaces the row with the same key. If another try has stored the token, the last statement
-        fails and moves nothing. While another try is storing the token, the last statement waits.
+        With a `key`, a row of the draft replaces the target's row with the same key. If another try
+        has stored the token, the last statement fails and moves nothing. While another try is
+        storing the token, the last statement waits.
         """
         dialect = self.dialect
         move = Move(

@@ -180,7 +180,8 @@ def classic_conf(
             _DRIVER_OPTIONS: shlex_join([_EXIT, *java_options]),
         }
     else:
-        # Each Spark task gets a new Python worker, so that no function finds the modules and variables of another run.
+        # On a cluster, each Spark task gets a new Python worker. Otherwise a function could find
+        # the modules and variables of another run.
         defaults["spark.python.worker.reuse"] = "false"
     if not is_local(master) and not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING

@@ -90,7 +90,7 @@ async def test_a_message_of_a_lane_that_is_made_anew_has_not_failed_as_often_as_
         scene.publish("a", "b")
         await sink.until(lambda: sink.failures.get((SICK, "0"), 0) > 3)
         before = scene.opened.count(("sick", "a"))
-        # The watcher was at "b" of a log that is gone. Now it reads "a" of the new log.
+        # Replace the log. The watcher was at "b" of the old log, and now reads "a" of the new log.
         scene.broker.identity = "again"
         scene.fails["sick"] = always
         await sink.until(lambda: sink.positions[SICK, "0"] == ["again", 0])

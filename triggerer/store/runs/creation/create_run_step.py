@@ -69,8 +69,10 @@ class Unchanged:
 class CreateRun:
     """A step: create a run. It returns a row (primary key, run id, run_after).
 
-    The step returns no row if the run's id exists already, or if `unchanged` is given but the DAG's row has changed. If
-    the run takes events, the step also changes the DAG's row, so that another scheduler notices the new run.
+    The step returns no row if the run's id exists already. It also returns no row if `unchanged` is
+    given, but the DAG's row has changed. If the run takes events, the step also changes the DAG's
+    row. Then the condition `unchanged` of another scheduler no longer holds.
+
     `triggerer.store.runs.creation.create_run.create_run` explains the fields.
     """
 

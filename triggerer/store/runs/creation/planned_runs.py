@@ -182,9 +182,10 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# `_TAKE` assigns waiting events to the new runs. The lateral queries in `_ALL` and `_OLDEST` find the places (`ctid`)
-# of each DAG's waiting events separately. With a plain join, a planner that assumes an empty queue would read the
-# waiting events of all DAGs. Because of `coalesce`, the planner uses the places, not the partial index.
+# `_TAKE` assigns waiting events to the new runs. `_ALL` and `_OLDEST` find the places (`ctid`) of
+# these events with a lateral query for each DAG. With a plain join instead, a planner that assumes
+# an empty queue would read the waiting events of all DAGs. `coalesce(...) = -1` means `IS NULL`,
+# but does not match the partial index. So the planner has to find the rows by their places.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

@@ -81,7 +81,10 @@ class Backlog:
     in_flight_by: InFlightTracker | None = None
     """The messages that the present reader has handed out. Only their outcomes move the position."""
     blocked: Blocked | None = None
-    """The message at which the lane waits. It is kept here, because the reader may end before the store answers."""
+    """The message at which the lane waits, because its events are refused and it cannot be parked.
+
+    The backlog keeps the message, because the catch-up may end before the store has answered.
+    """
     gap: tuple[Position, Position] | None = None
     """The last stretch of the log that has no messages, for instance after compaction: its beginning and its end."""
     stored_lane: StoredLane | None = None

@@ -318,7 +318,8 @@ class Backlogs:
     ) -> EventSource | None:
         """Return an event source with the watchers that are live at this position. None: all watchers are behind.
 
-        The events that the live filter derives from the message at this position count for these watchers only.
+        If the live filter derives events from the message at this position, only these watchers get
+        the events.
         """
         from_lane = self.by_lane.get(lane)
         if from_lane is None:

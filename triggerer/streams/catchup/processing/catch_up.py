@@ -56,7 +56,8 @@ class CatchUp:
     - A message that fails too often is parked.
 
     Args:
-        readers: Limits how many of the stream's lanes are read at a time, in addition to the poll.
+        readers: The slots for reading lanes of the stream's log. They limit how many lanes are read
+            at the same time for watchers that are behind. The poll needs no slot.
     """
 
     def __init__(

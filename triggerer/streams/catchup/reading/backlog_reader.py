@@ -254,8 +254,9 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # The next message is not in memory. Or all messages in memory were re-emitted: only the log can tell that
-            # no message is left before the re-emission's end.
+            # Read the log, because the next message is not in memory. Also read it when all
+            # messages in memory were re-emitted: only the log shows whether the re-emission is
+            # complete.
             return self._read(backlog)
         return self._from_memory(backlog)
 

@@ -207,7 +207,11 @@ class Store:
         self.queues: dict[str, dict[int, int | None]] = {}
         """By DAG: its events, each with the run that took it, if any."""
         self.versions: Counter[str] = Counter()
-        """By DAG, the version of its row. New runs, a new plan of the next run and a change of the DAG increase it."""
+        """By DAG, the version of the DAG's row.
+
+        Each new run, each new plan of the next run, and each change of the DAG increases the
+        version.
+        """
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}

@@ -200,7 +200,10 @@ def has_timetables(seed: int) -> bool:
 
 
 def has_partitions(seed: int) -> bool:
-    """Whether the seed has a separate world whose schedulers create runs for partition keys; true for a third."""
+    """Whether the seed has a separate world whose schedulers create runs for partition keys.
+
+    True for a third of the seeds.
+    """
     return random.Random(f"has partitions {seed}").random() < 1 / 3
 
 

@@ -1,1 +1,1 @@
-"""Spark sessions: classic or over Connect, shared or a run's own, and the waits for a cluster or a server."""
+"""Opens Spark sessions, classic or over Connect, and waits for a cluster or a Connect server."""

@@ -53,7 +53,9 @@ def how_it_ended(session: SparkSession) -> str | None:
 
 
 def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> bool:
-    """Stop the session and its JVM. After `grace`, kill the JVM. The function never raises; a second call does nothing.
+    """Stop the session. A second call does nothing. The function never raises.
+
+    The JVM of a classic session is stopped too, and killed after `grace`.
 
     Returns:
         True if the session has ended. False: a Spark Connect server did not confirm the end.

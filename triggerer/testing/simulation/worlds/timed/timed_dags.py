@@ -36,8 +36,8 @@ _TIMETABLES: tuple[Timetable, ...] = (
     DeltaDataIntervalTimetable(timedelta(minutes=12)),
     DeltaTriggerTimetable(timedelta(minutes=9)),
 )
-# No two of these timetables plan the same data interval for different times. Otherwise a DAG that changes its timetable
-# would run the interval again.
+# No two timetables of `_KEYED` run the same data interval at different times. Otherwise a DAG that
+# changes from one to the other would run this interval again.
 _KEYED: tuple[Timetable, ...] = (
     CronPartitionTimetable("*/12 * * * *", timezone="UTC", run_offset=-1, key_format=MINUTE_FORMAT),
     CronPartitionTimetable("1,31 * * * *", timezone="UTC", run_offset=1, key_format=MINUTE_FORMAT),
