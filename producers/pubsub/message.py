@@ -137,8 +137,8 @@ class Delivery:
     Attributes:
         ack_id: Pub/Sub's id of the delivery. It changes if the message comes again while it is in flight.
         key: The ordering key; empty if the message has none.
-        lane: The ordering key, or the message itself if it has none.
-        size: The bytes of value, key and attributes.
+        lane: `key:` and the ordering key; `message:` and the message's id if there is no key.
+        size: About the number of bytes of value, key and attributes.
     """
 
     message: PubSubMessage

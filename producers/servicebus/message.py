@@ -66,8 +66,9 @@ class Delivery:
 def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
     """Make a delivery from a message of the SDK.
 
-    The key contains the sequence number and the time at which Service Bus stored the message. A redelivery changes
-    neither. In a queue that was deleted and created again, sequence numbers repeat, but the times are later.
+    The key contains the sequence number and the time at which Service Bus stored the message.
+    Number and time stay the same at a redelivery. If a queue is deleted and created again, the
+    numbers repeat, and only the later times make the keys differ.
     """
     number = received.sequence_number
     assert number is not None

@@ -78,7 +78,10 @@ class Conservation:
     queued: int
     """The number of pairs of event and DAG that no run has taken."""
     taken: int
-    """The number of pairs of event and DAG that a run has taken. The table's primary key keeps a pair unique."""
+    """The number of pairs of event and DAG that a run has taken.
+
+    The primary key of `queued_asset_event` keeps each pair unique.
+    """
     active_runs: int
     failed_runs: int
 

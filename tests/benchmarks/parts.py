@@ -1,6 +1,7 @@
 """Measures how fast each part of the service works alone. The service cannot be faster than its parts.
 
-For each part, the shortest program that does its work runs in one process, with uvloop as in the service.
+Each part is measured by the shortest program that does the part's work. The program runs in one
+process, with uvloop as in the service.
 """
 
 from __future__ import annotations

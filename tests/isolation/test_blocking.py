@@ -110,7 +110,8 @@ async def test_on_the_services_loop_the_same_filter_stalls_its_sibling(
     upstream: Upstream, tmp_path: Path
 ) -> None:
     """This proves that the tests of isolated filters would notice a stall."""
-    # Only the watch ends the blocking call, so the watch sees the call even on a busy machine.
+    # The blocking call ends only when the `StallWatch` reports a stall. So even on a busy machine,
+    # the call lasts long enough for the watch to see it.
     seen = Seen((tmp_path / "go").touch)
     kwargs = {"upstream": upstream.name, "notes": str(tmp_path)}
     async with StreamHarness() as streams:

@@ -13,7 +13,9 @@ _AHEAD_S: Final = 0.2
 """How many seconds of work are claimed before a worker is free."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
-"""The weight of a new run in the moving average of durations, if the run is shorter than the average."""
+"""The weight of a run that is shorter than the moving average of durations. A longer run replaces
+the average.
+"""
 
 STALE_SECONDS: Final = 2.0
 """Once the oldest claimed run has waited this long for a worker, all claimed runs are queued again: another executor

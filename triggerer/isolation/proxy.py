@@ -35,7 +35,7 @@ Placement = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """Which triggers run in a thread or process of their own, and what a process needs to make its trigger."""
+    """Which triggers have a thread or process of their own, and the settings of these processes."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Where triggers run, by class path or by `<asset>/<watcher>`. If there are both, the watcher's entry counts.

@@ -63,7 +63,7 @@ class TriggerServer:
         """Make the server; `serve` runs it.
 
         Args:
-            report: Receives the reports. It may be called from any thread.
+            report: Receives the reports. It must accept calls from any thread.
             size_of: Returns the size in bytes of a packed value; 0 if the size is unknown.
         """
         self._trigger = trigger

@@ -95,7 +95,10 @@ def redact_text(text: str) -> str:
 
 
 def _may_have_secret(text: str) -> bool:
-    """Return whether the text has one of the characters and words that the patterns need. Most log lines have none."""
+    """Return whether any of `_SHAPES` can match.
+
+    Each pattern needs one of these characters or words. Most log lines have none of them.
+    """
     if "=" in text or "@" in text or ":" in text:
         return True
     lower = text.lower()

@@ -65,8 +65,9 @@ async def delete_asset(
         with_queued: True: delete the asset even if its events wait for DAGs. No run will take these events.
     Raises:
         UnknownAsset: There is no such asset.
-        MoveRefused: The asset is in use: by a file, a waiting DAG, a running watcher, an unfinished run, or the parked
-            messages of a watcher. Or events of the asset wait for DAGs, and `with_queued` is False.
+        MoveRefused: The asset is in use: by a file, a waiting DAG, a running watcher, an unfinished
+            run, or the stored or parked messages of a watcher. Or events of the asset wait for
+            DAGs, and `with_queued` is False.
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)

@@ -121,7 +121,8 @@ def _blocking_holds(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
     if room <= 0:
         holds.append(Hold.cap(dag.active_runs, _cap(dag)))
     gap, last = dag.min_run_gap, dag.last_run_at
-    # If the last run was created later than `now`, the clock was set back, and the gap cannot be measured.
+    # If the last run was created later than `now`, the clock was set back. Then the gap cannot be
+    # measured, and does not delay the next run.
     if gap is not None and last is not None and last <= dag.now < last + gap:
         holds.append(Hold.gap(last, gap))
     past = dag.last_run

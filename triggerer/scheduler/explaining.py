@@ -133,7 +133,7 @@ async def why_not(
 
 
 async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[NextRun]:
-    """Return the next `count` runs that the DAG's timetable asks for, due runs first; empty if it asks for none.
+    """Return the next runs of the DAG's timetable, at most `count`, due runs first.
 
     Raises:
         UnknownDag: There is no such DAG.

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_S: Final = 30.0
-"""A session that takes longer to open counts as waiting for its cluster. With free cores, a session opens sooner."""
+"""A session that takes more seconds than this to open counts as waiting for its cluster. If the
+cluster has free cores, a session opens sooner.
+"""
 _INTERRUPT_S: Final = 2.0
 """How long a JVM may take to accept the request to cancel its jobs."""
 _DYING_S: Final = 2.0

@@ -46,8 +46,8 @@ async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None
         if node is None:
             raise BrokerUnavailable(f"{what}: no broker is known")
         if not names:
-            # For a pattern, there is nothing to check. Its topics need not exist yet, and brokers hide the topics that
-            # this user may not read.
+            # All names are patterns, so there is nothing to check. Matching topics need not exist
+            # yet, and brokers hide the topics that this user may not read.
             return
         request = MetadataRequest(sorted(names), allow_auto_topic_creation=False)
         response: Any = await guarded(client.send(node, request), what)

@@ -144,8 +144,8 @@ class StartingPositions:
             for other, position in committed.items()
             if other.topic == partition.topic and position.partitions is not None
         ]
-        # Several partitions may be new. Another member may have committed one of them already, with the new number of
-        # partitions. So compare with the lowest number.
+        # Each commit contains the number of partitions that its topic had. Another member may have
+        # committed a new partition already, with the new number. So compare with the lowest number.
         return bool(known) and partition.partition >= min(known)
 
 

@@ -104,8 +104,8 @@ def plan(
     """Return the ranges of offsets that the bookmark does not cover yet.
 
     Args:
-        max_offsets: The most offsets of one range. None: a range reaches to the end.
-        most_ranges: The most ranges of one plan. Each partition gets one range before any partition gets its next.
+        max_offsets: The most offsets of one range. None: a range reaches to the partition's end.
+        most_ranges: The most ranges of one plan. The partitions take turns, one range at a time.
     """
     warnings: list[str] = []
     after = replace(bookmark, has_begun=True)

@@ -62,7 +62,9 @@ class Column:
 def print_table(
     columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], *, empty: str, limit: int = 0
 ) -> None:
-    """Print rows under a header, or the sentence `empty`. A note follows if `limit` may have cut the list.
+    """Print rows under a header; without rows, print the sentence `empty`.
+
+    A note follows if `limit` may have cut the list.
 
     Args:
         columns: A plain string is the name of a column of kind WHOLE.

@@ -1,4 +1,8 @@
-"""Binds the arguments of a task's function: from the call, from results of other tasks, and from the run by name."""
+"""Binds the arguments of a task's function.
+
+An argument comes from the call, from the result of another task, or, if it has a name such as
+`run_id`, from the run.
+"""
 
 from __future__ import annotations
 

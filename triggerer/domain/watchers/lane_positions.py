@@ -96,7 +96,8 @@ class PositionChange:
     rewound_to: Position | None = None
     """The position to which a replay rewound the watcher. None: no replay, or the broker has advanced to the position.
 
-    Until then, the broker may deliver an even earlier message. The watcher is then rewound to that message.
+    Until the broker has advanced to this position, it may deliver an even earlier message. The
+    watcher is then rewound to the earlier message.
     """
 
 

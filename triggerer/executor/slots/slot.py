@@ -149,7 +149,10 @@ class Slot:
             await self._execution.stop(self.settings.cancel_grace)
 
     async def abandon(self) -> None:
-        """Kill the run with its worker, wait for the worker's end, and record nothing: another executor has the run."""
+        """Kill the run with its worker, wait for the worker's end, and record no end of the run.
+
+        The run no longer belongs to this attempt: it is queued again, or another attempt has begun.
+        """
         self.cut_short()
         self._ending.is_cut_short = True
         if self.worker is not None:

@@ -21,7 +21,8 @@ def redefined(
     The waiting events of assets that the definition does not name, directly or through an alias, are left out.
     """
     restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
-    # If the schedule or the dates have changed, the stored next run is invalid, and the timetable must plan another.
+    # The stored next run is valid only if the DAG is not stale, and its schedule, dates and
+    # `catchup` are unchanged. Otherwise the timetable must plan another run.
     is_asked_for = (
         not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
     )

@@ -84,8 +84,9 @@ def _add_known(pool: Any, name: str) -> None:
 def _message_indexes(data: bytes) -> tuple[list[int], int]:
     """Return the indexes that lead from the file to the message's type, and the position where the message begins.
 
-    Source: "Wire format" in the documentation of Confluent's serializers: the count and the indexes as zigzag varints;
-    a count of 0 stands for the first message.
+    The data begins with the count of the indexes, and then the indexes, all as zigzag varints. A
+    count of 0 stands for the first message. Source: "Wire format" in the documentation of
+    Confluent's serializers.
     """
     count, position = _varint(data, 0)
     indexes = []

@@ -125,10 +125,10 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # SINCE is the logical date of the run in `last_automated`. The timetable creates no run for an interval that ended
-    # before SINCE, so `covered_intervals` needs only later intervals.
-    # EARLIEST is the earlier of SINCE and SOON. The runs of later intervals have a `run_after` beyond EARLIEST, so the
-    # query reads only this range of the index on `run_after`.
+    # SINCE is the logical date of the run in `last_automated`. The timetable creates no run for an
+    # interval that ended before SINCE. So `covered_intervals` needs only intervals that end later.
+    # EARLIEST is the earlier of SINCE and SOON. A run whose interval ends after SINCE has a
+    # `run_after` beyond EARLIEST. So the query reads only this range of the index on `run_after`.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",

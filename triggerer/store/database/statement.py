@@ -42,7 +42,8 @@ class Statement:
     Calling the statement with values returns a step. The caller passes the same Python values for both databases:
 
     - An aware instant is converted to the form in which the database stores instants.
-    - A list becomes JSON on SQLite, and an array on PostgreSQL.
+    - A list becomes an array on PostgreSQL, and JSON on SQLite. With `OneOrMany`, a list of one
+      item becomes plain values on SQLite.
 
     The step's rows are not converted. On SQLite their JSON and instants are text, see `json_from` and `instant_from`.
 

@@ -253,8 +253,9 @@ _SQLITE_ATTEMPTS: Final = Statement(
     GIVEN=_ATTEMPTS,
 )
 
-# `saved` stores the reported tasks. `others` ends the other running tasks of runs that end without success. It leaves
-# out the reported tasks, because a PostgreSQL statement can change a row only once.
+# `saved` stores the reported tasks. If a run ends without success, `others` ends its other running
+# tasks. `others` leaves out the reported tasks, because a PostgreSQL statement can change a row
+# only once.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, epoch, state, cancel_requested FROM dag_run

@@ -66,8 +66,9 @@ class Admission:
                 and state.reads_log
                 and not state.backlogs.are_stored(self._member.source, lane.key)
             ):
-                # The position is not durable, for example because an earlier group ended while it was being stored.
-                # Fail the message, so that the lane waits until the position is durable.
+                # A watcher is behind in this lane, and its position is not durable yet. For
+                # example, an earlier group ended while the position was being stored. Fail the
+                # message, so that the lane waits until the position is durable.
                 self._miss(entry)
                 return self._yields_for_nobody(entry)
             if source is None:

@@ -341,8 +341,9 @@ class GroupState:
     def end_if_advanced(self, backlog: Backlog) -> None:
         """Drop a backlog that has caught up, if the broker has advanced to the backlog's end.
 
-        While the lane has no broadcasts, the backlog of a replay without re-emission is dropped without an advance. If
-        the broker then redelivers a replayed message, the idempotency key prevents a second event.
+        After a replay without re-emission, the backlog is dropped even without this advance, if the
+        lane has had no broadcasts. If the broker then redelivers a replayed message, the
+        idempotency key prevents a second event.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)

@@ -253,7 +253,9 @@ class Lane:
 Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
 """Decides which outcome `advance` receives for an event at its lane's head.
 
-The function is called if a subscriber failed or rejected the event, and for every event of a lane in
-`Lanes.decided_lanes`. None: the event waits for the store. The function has then increased `Entry.unresolved`. The
-store's answer resolves the event, and queues the lane.
+The function is called if a subscriber failed or rejected the event, and for every event of a lane
+in `Lanes.decided_lanes`.
+
+If the function returns None, the event waits for the store, and the function has increased
+`Entry.unresolved`. Once the store has answered, the lane is queued again, to advance the event.
 """

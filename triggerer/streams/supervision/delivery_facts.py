@@ -24,7 +24,8 @@ async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
         ask: True: the trigger may also ask its source, such as a broker.
     Raises:
         TriggererError: The trigger's own error: its settings are wrong, or its source refuses or does not answer.
-        PluginError: The trigger raised another error, or a value is not of the type that `DeliveryFacts` declares.
+        PluginError: The trigger raised another error. Or its result, or a field of the result, has
+            a wrong type.
     """
     kind = type(trigger)
     what = f"describe_delivery() of {kind.__module__}.{kind.__qualname__}"

@@ -141,7 +141,7 @@ class Entity:
     # A restart
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state for a restart: messages with numbers and counts. Locks and holders end with the process."""
+        """Return the state for a restart: settings, counts and messages, but no locks."""
         return {
             "settings": {
                 "requires_session": self.requires_session,

@@ -157,7 +157,7 @@ def test_after_a_change_of_the_schedule_it_goes_on_behind_what_was_run() -> None
     ((last, _),) = chain(before, MONDAY, 1)
     after = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1, key_format="%d. %H")
     ((info, key),) = chain(after, None, 1, last=last.data_interval)
-    # The last run was for the partition of midnight, so the next one is for the hour after that.
+    # The last run was for the partition of midnight. So the next run is for the partition of 01:00.
     assert (info.run_after, key) == (MONDAY + 2 * HOUR, "09. 01")
     elsewhere = CronPartitionTimetable("30 * * * *", timezone="UTC", run_offset=-1)
     ((info, key),) = chain(elsewhere, None, 1, last=last.data_interval)

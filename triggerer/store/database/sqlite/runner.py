@@ -73,7 +73,8 @@ class SqliteRunner(ScriptRunner):
                     lambda sqlite: self._transact(sqlite, script, collected),
                     seconds=seconds,
                 )
-            # Check the file here. In the thread, the check would release Python's global lock and wait for it again.
+            # Check the file in the event loop's thread. In the database's thread, the check would
+            # release Python's global lock, and wait until the event loop releases the lock.
             self._file.check_committed()
             return result
         except StillUnderWay as error:

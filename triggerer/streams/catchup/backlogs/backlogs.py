@@ -232,8 +232,9 @@ class Backlogs:
                 position.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # The poll will broadcast the message at `position`, which is before the stored position (see
-            # `Backlog.rewound_to`). The broker must not advance past the message until `position` is durable.
+            # The poll may broadcast the message at `position` (see `Backlog.rewound_to`), and the
+            # stored position is after this message. The broker must not advance past the message
+            # until `position` is durable.
             backlog.is_stored = False
         moved_to = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(

@@ -110,7 +110,10 @@ class CatchingUpChecker:
                 return
 
     def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
-        """When a live filter gets a message, check that the watcher has passed the earlier ones of the lane."""
+        """Check that a live filter gets the messages of a lane in order.
+
+        The watcher must have passed each earlier message of the lane that was broadcast to it.
+        """
         if not self.falls_behind:
             return
         message = delivery.message

@@ -40,8 +40,9 @@ class Violation(AssertionError):
 class Checker:
     """Records what happened, and the first violation.
 
-    The runtime calls the models, and the models call the checker. The runtime would catch an error of the checker, so
-    the supervisor raises the violation before the next step.
+    The runtime calls the models, and the models call the checker. If the checker raised a
+    violation, the runtime would catch it. So the checker only keeps the violation, and the
+    supervisor raises it before the next step.
     """
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
 
 @pytest.mark.rule("18: if a watcher fails every message, nothing is parked and its lane waits")
 async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
-    """The watcher ignores nine of ten messages. It fails the others, because a service that it calls is away."""
+    """The watcher ignores nine of ten messages, and fails the others because a service is down."""
     sink = Sink()
     scene.ignores = lambda event: event % 10 != 0
     scene.fails["sick"] = lambda event: True
