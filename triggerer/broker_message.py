@@ -62,7 +62,7 @@ class BrokerMessage:
     def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
         """Return the result of `decode`, which is called only once for each `name`.
 
-        All subscribers of the stream share the result: do not change it. If `decode` raises, nothing is stored.
+        All subscribers of the stream share the result: do not change it. If `decode` raises, the next call tries again.
         """
         kept = self._decoded
         if kept is None:
@@ -73,7 +73,9 @@ class BrokerMessage:
         return kept[name]
 
     def json(self) -> Any:
-        """Return the value decoded as JSON; None if there is no value. The result is shared: do not change it.
+        """Return the value decoded as JSON; None if there is no value.
+
+        All subscribers of the stream share the result: do not change it.
 
         The value may begin with UTF-8's byte order mark, which some publishers write.
 

@@ -86,7 +86,7 @@ class Memory:
     """The digest of the version that was delivered last. The version's number is `_latest_version`."""
     _latest_version: int = 0
     _is_unsure: bool = False
-    """True if an earlier process delivered the latest version, so that nobody knows whether its events are stored."""
+    """True if an earlier process delivered the latest version. Then that version's events may or may not be stored."""
     _numbers: int = 0
 
     @classmethod

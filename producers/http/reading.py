@@ -107,8 +107,9 @@ class Reader:
             return [MISSING] * len(items)
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
-            # `orjson` reads very large integers as floats, which lose digits, so two different keys might look equal.
-            # Read such keys again, as strings with all digits, because a store may refuse so large an integer.
+            # `orjson` reads integers of more than 64 bits as floats, which lose digits. Two different keys might look
+            # equal. So read these keys again with all digits. Return them as strings, because `orjson` cannot write
+            # such integers.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [

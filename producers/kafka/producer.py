@@ -321,8 +321,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Read a partition with a separate consumer that is in no group.
 
         Raises:
-            BrokerUnavailable: As `open_stream`; or the log was cut, or the topic created again, during the reading.
-            BrokerRefused: As `open_stream`.
+            BrokerUnavailable: As in `open_stream`. Also if the log is cut, or the topic is deleted and created again,
+                during the reading.
+            BrokerRefused: As in `open_stream`.
         """
         partition = _partition(lane)
 

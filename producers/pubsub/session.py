@@ -138,8 +138,8 @@ class Session:
                 self._renewing.stop()
 
     def _mark_lost(self, count: int, reason: str) -> None:
-        # The thread that extends leases calls this method. Only log the loss, because a message that comes again gets a
-        # new lease.
+        # The thread that extends leases calls this method. A log line is enough: Pub/Sub delivers the messages again,
+        # with new leases.
         logger.warning(
             "%s: %d leases ended while their messages were in flight: %s; the messages come again",
             self._subscription,

@@ -1,7 +1,8 @@
 """Puts measured figures into DOCUMENT: `python -m tests.benchmarks.tables FIGURES.jsonl [DOCUMENT]`.
 
-DOCUMENT is docs/notes/measurements.md by default. A table is between `<!-- figures: BENCHMARK -->` and `<!-- end -->`.
-The benchmark's newest figures replace the table. If FIGURES.jsonl has none, the table stays.
+DOCUMENT is docs/notes/measurements.md by default. Each of its tables is between `<!-- figures: BENCHMARK -->` and
+`<!-- end -->`. The benchmark's newest figures replace the table. If FIGURES.jsonl has no figures of the benchmark, the
+table stays.
 """
 
 from __future__ import annotations

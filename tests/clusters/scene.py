@@ -1,4 +1,4 @@
-"""A service with one DAG, whose application runs in cluster mode, and the files (marks) that the application leaves."""
+"""A service with one DAG, which runs a Spark application in cluster mode. The application leaves files, its marks."""
 
 from __future__ import annotations
 

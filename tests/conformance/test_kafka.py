@@ -37,8 +37,8 @@ class TestKafka(ProducerConformance):
         await asyncio.to_thread(self.server.create_topic, f"{self.topic}.dead-letter")
 
     async def teardown(self) -> None:
-        # A client of aiokafka 0.14 whose start is cancelled may leave a connection open. Collect the client here,
-        # otherwise its warning would fail the next test.
+        # If the start of an aiokafka client (0.14) is cancelled, a connection may stay open. The garbage collector then
+        # reports a `ResourceWarning`. Run the collector here, so that this warning does not fail the next test.
         gc.collect()
 
     @pytest.mark.rule("5: a message that one subscriber rejects and another fails counts as failed")

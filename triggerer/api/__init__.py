@@ -1,7 +1,7 @@
 """The HTTP API and the web page. They have a process of their own, so that no request delays a stream.
 
-`triggerer standalone` binds the socket, and starts the API's process at the first connection (`[api] start`). The
-command `triggerer api` runs the API without the other parts of the service, and needs PostgreSQL.
+`triggerer standalone` binds the socket. By default (`[api] start`), it starts the API's process at the first
+connection. The command `triggerer api` runs the API without the other parts of the service, and needs PostgreSQL.
 
 The steps of a request:
 

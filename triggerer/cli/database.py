@@ -106,7 +106,7 @@ def clean(
 ) -> None:
     """Delete old runs, their logs, old asset events that nothing needs, and old rows of the audit.
 
-    The scheduler does this each night, by the ages in the section `retention`. This command does it now.
+    The scheduler deletes old data each night, by the ages in the section `retention`. This command deletes it now.
 
     An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset.
 

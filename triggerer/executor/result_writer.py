@@ -394,7 +394,7 @@ def _failed_update(update: AttemptUpdate, reason: str) -> AttemptUpdate:
 def _without_texts(update: AttemptUpdate) -> AttemptUpdate:
     """Return an update to store instead of the refused `update`, which has no tasks.
 
-    Its wait and its launches are left out. If it has only an end, the end gets a fixed error.
+    The wait and the launches are left out. If the refused update has neither, its end gets a fixed error.
     """
     if update.wait is not None or update.launches:
         return replace(update, wait=None, launches=())

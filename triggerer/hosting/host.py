@@ -309,8 +309,8 @@ class TriggerHost:
     async def _give_back(self, digests: Sequence[str]) -> None:
         """Give these streams to other instances: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        # While the streams drain, no heartbeat extends the leases of the other streams. So wait for half of a lease at
-        # most.
+        # While these streams drain, the instance sends no heartbeat, so the leases of its other streams are not
+        # extended. So the streams drain for at most half of the lease's duration.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()

@@ -62,7 +62,10 @@ class Retention:
         self._since = since
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Clean when a cleaning is due, until cancelled. A cancelled step is rolled back, or committed as a whole."""
+        """Clean whenever a cleaning is due.
+
+        Cancellation: The open transaction is rolled back, or its commit completes.
+        """
         self._log_settings()
         backoff = Backoff(first=_LOOK_EVERY.total_seconds(), longest=3600)
         task_status.started()

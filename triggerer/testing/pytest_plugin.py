@@ -1,7 +1,7 @@
 """Fixtures for plugin authors' tests: `pytest_plugins = ["triggerer.testing.pytest_plugin"]` in the root conftest.py.
 
-The plugin has no entry point, so it is active only in projects with this line. The asynchronous fixture uses
-pytest-asyncio if it is installed, and anyio's plugin otherwise.
+The plugin has no entry point, so only projects with this line use it. The fixture `streams` is asynchronous: it needs
+pytest-asyncio or, if pytest-asyncio is not installed, anyio's plugin.
 """
 
 from __future__ import annotations

@@ -75,7 +75,10 @@ class Scene(WatchingScene):
         }
 
     def until_shown(self, name: str, *, state: str, least_behind: int, error: str) -> None:
-        """Wait until a watcher is shown at least this far behind, with this error and with its positions."""
+        """Wait until `watchers show` reports the state, the error, and at least `least_behind` missed messages.
+
+        The number of missed messages must be the sum over the watcher's positions.
+        """
 
         def is_shown() -> bool:
             shown = json.loads(

@@ -155,7 +155,8 @@ async def test_a_message_that_recovers_is_followed_by_the_rest_once(
     producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer, resolve) as driver:  # type: ignore[arg-type]
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 3})
-    # "shaky" is delivered four times: twice followed by "c", then alone until it succeeds. "c" follows once more.
+    # "shaky" is delivered four times. "c" follows the first and the second delivery. The third delivery is alone. The
+    # fourth succeeds, and then "c" follows for the last time.
     assert driver.values[:1] == ["a"]
     assert driver.values.count("shaky") == 4
     assert driver.values.count("c") == 3

@@ -1,4 +1,4 @@
-"""Makes a producer on the test Service Bus, with short delays, and drives it as the conformance suites do."""
+"""Makes a producer for the tests' Service Bus server, with short delays, and drives it as the conformance suites do."""
 
 from __future__ import annotations
 

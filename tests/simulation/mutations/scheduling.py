@@ -111,7 +111,7 @@ def an_event_gets_two_runs_by_two_schedulers() -> Replacements:
 
 @mutation(rules="S4|S9", seed=3, quick=True)
 def a_plan_is_carried_out_although_its_dag_changed() -> Replacements:
-    """A scheduler reads a DAG without a lock, and creates its runs although another scheduler has done so meanwhile."""
+    """A scheduler reads a DAG without a lock, and creates runs that another scheduler has created meanwhile."""
 
     def create_run(*arguments: Any, **options: Any) -> CreateRun:
         return CreateRun(*arguments, **{**options, "unchanged": None})

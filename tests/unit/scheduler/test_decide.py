@@ -137,7 +137,7 @@ _CONDITIONS = st.recursive(
 def test_every_due_dag_gets_its_runs_in_the_end_and_none_exceeds_its_cap(
     dags: list[tuple[Condition, dict[str, int], int | None, int, int]], limit: int
 ) -> None:
-    """Do what the scheduler's loop does: decide, remove the runs' events, and look again at DAGs that are cut short."""
+    """Do what the scheduler's loop does: decide, remove the runs' events, and look again at DAGs with more due runs."""
     by_name = {"a": A, "b": B, "c": C}
     queues = {f"dag{n}": dict(dag[1]) for n, dag in enumerate(dags)}
     active = {f"dag{n}": dag[3] for n, dag in enumerate(dags)}

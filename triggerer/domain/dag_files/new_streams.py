@@ -1,7 +1,8 @@
 """Decides how long a stream that was never read stays closed. No I/O.
 
 An open stream commits the messages that its watchers have processed. A watcher whose DAG file is read later would miss
-those messages. So a new stream is opened only when all DAG files that were found have been read.
+those messages. So a new stream stays closed until all DAG files that were found have been read, or a time limit has
+passed.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ class Delayed(DerivedTimetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        # Without catch-up, `timetable` leaves out missed runs. Here a run is missed only once its delayed start has
-        # passed. So set the clock of `timetable` back by the delay, but not beyond the end of the last run's interval.
+        # Without catch-up, `timetable` skips all past runs except the newest. A delayed run is past only once its
+        # delayed start has passed. So set the clock of `timetable` back by the delay, but at most to the end of the
+        # last run's interval.
         last, by = last_automated_data_interval, timedelta()
         if last is not None and not restriction.catchup:
             by = min(self.delay, max(now() - last.end, timedelta()))

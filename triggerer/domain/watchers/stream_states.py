@@ -58,6 +58,6 @@ class EventsWithState(Protocol):
     ) -> None:
         """Add events, as `EventSink.submit_nowait` does, and the stream's new state to one transaction.
 
-        The state is not stored if an event is refused, or if the events do not fit into one transaction. In this case
-        `change.on_done` is called with an error, and all events that were not refused are stored nevertheless.
+        If an event is refused, or the events do not fit into one transaction, the state is not stored. Then
+        `change.on_done` is called with an error. The events that are not refused are stored nevertheless.
         """

@@ -10,7 +10,7 @@ workers. So the kernel must end the workers:
   group of Spark's Python processes, arms the reading end. When the guard is gone, the kernel kills these groups.
 
 When the channel to the executor ends, the guard exits. The guard is the program `python -I -S lease_guard.py CHANNEL
-ENDS_AT`. It imports little, so that it starts in milliseconds. The executor's side is
+ENDS_AT`. It imports little, so that it starts in milliseconds. The executor starts, extends and ends the guard with
 `triggerer.executor.lease.lease_guard_process`.
 """
 

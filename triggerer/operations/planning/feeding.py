@@ -47,7 +47,7 @@ class UnfedAsset:
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """The watchers and tasks of a folder that update each asset or alias, and the DAGs that wait for it."""
+    """By asset or alias: the watchers and tasks of a folder that update it, and the DAGs that wait for it."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]

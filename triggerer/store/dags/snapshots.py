@@ -21,7 +21,9 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.creation.create_run_step import HINT
 
 NEWEST_EVENTS: Final = 16
-"""How many of an asset's queued events with the highest ids are read, to find the instant of its newest event.
+"""How many of an asset's queued events are read, to find the instant of the newest event.
+
+The events with the highest ids are read.
 
 A DAG with a `quiet_period` starts once this period has passed since the newest event. If the clock was set back, the
 last events may lie in the future, and are ignored. So reading only one event would not be enough.

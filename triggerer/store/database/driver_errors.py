@@ -1,7 +1,7 @@
 """Translates the drivers' exceptions into ours, at the edge of the store.
 
-Source: the manuals' tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes. An error that
-the driver itself raises has no code, for instance a timeout or a value of a wrong type.
+The codes in this module are from the manuals: PostgreSQL's SQLSTATE codes (PostgreSQL 15, appendix A), and SQLite's
+result codes. An error that the driver itself raises, for instance for a value of a wrong type, has no code.
 """
 
 from __future__ import annotations

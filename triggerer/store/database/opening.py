@@ -52,9 +52,9 @@ async def open_database(
             further connections.
         now: The clock of a SQLite database. PostgreSQL has its own clock.
     Raises:
-        ConfigurationError: The URL is wrong, or names a database that we cannot use.
-        StoreRefused: The URL, the login or its rights are wrong.
-        StoreUnavailable: The URL may be right, but nothing answers there now.
+        ConfigurationError: The URL has a wrong form, or names a database or a file that cannot be used.
+        StoreRefused: The database refuses the login, or the login lacks a right. Or the server has no such database.
+        StoreUnavailable: The database does not answer now.
     """
     parsed = parse_database_url(
         url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home

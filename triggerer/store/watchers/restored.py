@@ -41,7 +41,7 @@ class RestoredWatcher:
     start: datetime | None
     """The watcher's log is read again from this instant on. None: the watcher has no shared stream, and so no log.
 
-    If an open request of an earlier restore starts before this instant, the log is read from the start of that request.
+    An earlier restore may have left an open replay request with an earlier start. Then the log is read from that start.
     """
     has_bookmark: bool
     """True if the trigger's position is stored in the database."""

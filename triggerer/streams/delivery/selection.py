@@ -95,7 +95,7 @@ class _Table:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            # The selector of one trigger runs in the poll that serves all triggers, and must not end the poll.
+            # One trigger's selector failed. Do not raise the error: it would end the poll, which serves all triggers.
             return self.members
 
 

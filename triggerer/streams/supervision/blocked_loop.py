@@ -161,8 +161,8 @@ class StallWatch:
             # The loop's thread mostly waited for a processor: the machine is overloaded. Blame no code.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
-            # The watching thread woke late, although the loop's thread did not compute and so did not hold the
-            # interpreter's lock. So the whole process was suspended.
+            # The watching thread woke late. The loop's thread did not compute, so it did not hold the interpreter's
+            # lock. So the whole process was suspended, or a third thread held the lock. Blame no code of the loop.
             return None
         name, kind, owner = _owner_of(task)
         return Stall(

@@ -148,8 +148,8 @@ class AssetEvents(Sequence[AssetEvent]):
         fetch: Returns the rows of one page, see `_PagedReader`.
         last_id: The id of the newest event; 0: no events.
         total: The length, or a function that returns the length.
-        spool: Asks the executor to write all events into Parquet files. With `as_text`, `extra` is JSON text. Returns
-            the paths (`files`) and the number of events (`rows`); None if no files can be written.
+        spool: Asks the executor to write all events into Parquet files. Returns the paths (`files`) and the number of
+            events (`rows`); None if no files can be written. With the argument `as_text=True`, `extra` is JSON text.
     """
 
     def __init__(

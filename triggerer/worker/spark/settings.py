@@ -30,9 +30,9 @@ _SHARING: Final = {
     # Dynamic allocation needs this setting, or a shuffle service, which few clusters have.
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # By default, Spark never gives executors with shuffle files or cached data back to the cluster. After these times,
-    # Spark gives the executors back, and a later job must compute the data again. So the times are longer than a usual
-    # pause between two jobs of a run.
+    # By default, Spark never gives executors with shuffle files or cached data back to the cluster. With these two
+    # timeouts, Spark gives such executors back when they are idle, and a later job must compute the data again. So the
+    # timeouts are longer than a usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }

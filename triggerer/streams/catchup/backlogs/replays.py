@@ -84,7 +84,7 @@ class Replays:
         return bool(self._open)
 
     def add_requests(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Add requests for replays of a member's watchers, in order. A request that was added before is ignored."""
+        """Add replay requests, which are carried out in this order. A request that was added before is ignored."""
         for request in requests:
             if request.id not in self._seen:
                 self._seen.add(request.id)

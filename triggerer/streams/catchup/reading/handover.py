@@ -109,7 +109,10 @@ class Handover:
             self._is_looking_up = False
 
     async def _look_up_ends_once(self) -> None:
-        """Look up the lanes' ends. A watcher that has read a lane to its end, and all later broadcasts, may go live."""
+        """Look up the lanes' ends.
+
+        A watcher may go live in a lane once it has read the messages up to this end, and all later broadcasts.
+        """
         state = self._state
         assert state.producer is not None
         # Record ends only for backlogs from before the look-up. For a newer backlog, the end could be too low: messages

@@ -1,4 +1,4 @@
-"""A model of the runs that the partition keys of a seed require, according to docs/reference/partitions.md.
+"""A model of docs/reference/partitions.md: the runs that a simulation must create for events with partition keys.
 
 The model shares no code with `triggerer.domain.partitions` or the scheduler.
 """

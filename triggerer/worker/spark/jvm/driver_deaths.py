@@ -1,7 +1,7 @@
 """Finds out, for the run's error, why Spark's driver ended: from the JVM's exit code and its last lines of output.
 
-The fork server notices the end (`worker/fork_server/driver_keeper.py`). The run's process asks the fork server for the
-reason (`worker/spark_holder.py`).
+The fork server notices that the driver has ended (`worker/fork_server/driver_keeper.py`). The run's process asks the
+fork server for the reason (`worker/spark_holder.py`).
 """
 
 from __future__ import annotations
