@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 class PubSubEventTrigger(MessageTrigger):
     """Fires for each message of a subscription that meets `match`.
 
-    Watchers with the same subscription and connection share one stream. Only one stream should read a subscription,
-    because Pub/Sub sends each message to only one receiver. So write the subscription in the same form in all watchers:
-    as its name or as its path. If the connection states the `project`, the name and the path share one stream.
+    Watchers with the same subscription and connection share one stream. Write the subscription in
+    the same form in all watchers: as its name or as its path. Otherwise two streams would read the
+    subscription, and Pub/Sub would send each message to only one stream. If the connection states
+    its `project`, the name and the path in this project share one stream.
 
     Args:
         subscription: A name in the connection's project, or a path: `projects/<project>/subscriptions/<name>`.

@@ -103,8 +103,9 @@ class Settler:
     async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
         """Write rejected messages to the dead-letter topic, if there is one.
 
-        If the dead-letter topic refuses a message, the lane stops at that message. Without a dead-letter topic, only
-        messages that the runtime could not park come here. These messages are logged and skipped.
+        If the dead-letter topic refuses a message, the lane stops at that message. Without a
+        dead-letter topic, only messages that the runtime could not park are in `verdict.rejected`.
+        These messages are logged and skipped.
         """
         for place, (message, outcome) in enumerate(verdict.rejected):
             if not self._dead_letters.has_topic_for(message.topic):

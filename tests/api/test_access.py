@@ -96,8 +96,9 @@ AIRFLOW = {
     ("PATCH", "/api/v2/dags/{dag_id}"): OPERATOR,
 }
 OTHERS = {
+    # These routes ignore a token in the header. They read a token from the body, a signature or a
+    # cookie. The OPTIONS route checks nothing.
     ("POST", "/auth/token"),
-    # These routes check a signature, a token in the body, or a code in the link. They ignore a token in the header.
     ("POST", "/api/v1/events/{hook}"),
     ("OPTIONS", "/api/v1/events/{hook}"),
     ("POST", "/api/v1/session"),
@@ -106,6 +107,7 @@ OTHERS = {
     ("GET", "/health"),
     ("GET", "/livez"),
     ("GET", "/readyz"),
+    # Signing in, by the code in a link or by an identity provider.
     ("GET", "/login"),
     ("GET", "/oidc/login"),
     ("GET", "/oidc/callback"),

@@ -355,9 +355,11 @@ class RetentionSettings:
     parked: Age = None
     """The age at which parked messages are deleted. None: never."""
     max_events: Count | None = None
-    """At this number of asset events the oldest tenth is deleted with its runs, even if it is young. None: never."""
+    """If there are more asset events than this, the oldest tenth is deleted with its runs, even
+    before the age `events`. None: never."""
     max_bytes: Count | None = None
-    """At this size of the database, in bytes, the oldest tenth of the events is deleted with its runs. None: never."""
+    """If the database has more bytes than this, the oldest tenth of the events is deleted with its
+    runs. None: never."""
 
 
 @dataclass(frozen=True, slots=True)

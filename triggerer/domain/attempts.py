@@ -268,8 +268,8 @@ class RunEnd:
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
-    """The exit code of the run's process or of its worker, if one of them died. Negative: the number of the signal that
-    killed the process."""
+    """The exit code of the run's process or of its worker, if one of them died. A negative code
+    names the signal that killed the process: -9 is SIGKILL."""
 
     @property
     def attempt_state(self) -> AttemptState:

@@ -103,7 +103,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._wake()
 
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
-        """Perform a step with the next group, or alone if there is no group; return the step's rows.
+        """Perform a step in the transaction of the next group of updates; return the step's rows.
+
+        If no update waits, the step has a transaction of its own.
 
         An executor usually stores the end of a run and claims the next run at once. Together, they need one transaction
         instead of two.

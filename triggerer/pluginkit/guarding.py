@@ -42,12 +42,13 @@ async def guarded(
 
     Args:
         what: The action, for the beginning of an error's text: "receive from queue q in eu-central-1".
-        catch: The errors to translate, usually the library's base class and `OSError`. All other errors are raised
-            unchanged, and so is a `BrokerError`.
+        catch: The errors to translate, usually the library's base class and `OSError`. A
+            `BrokerError`, and any error that is not in `catch`, is raised unchanged.
     Raises:
         BrokerError: The result of `translate`.
-        BrokerUnavailable: The library itself raised `CancelledError`. If that error stayed unchanged, the task group
-            would end without an error, and the stream would stop silently.
+        BrokerUnavailable: The library itself raised `CancelledError`. If `guarded` raised this
+            `CancelledError`, the caller's task would end without an error, and the stream would
+            stop silently.
     Cancellation: If our own code cancelled the task, the cancellation is raised.
     """
     try:

@@ -77,8 +77,9 @@ def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
 class _FreshLoader(SourceFileLoader):
     """Compiles the current version of a file, and writes no bytecode into the user's folder.
 
-    Python's own loader compares only the file's size and the whole seconds of its modification time. So after two saves
-    within a second, it could run the older version. This loader caches code in memory, with the file's stamp.
+    Python's own loader runs cached bytecode while the file's size and the whole second of its
+    modification time are unchanged. So after two saves within a second, Python's loader could run
+    the older version. This loader caches code in memory, and compares the file's stamp.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -119,7 +120,8 @@ def _open_folder(path: str) -> FileFinder:
 class DagsFolder:
     """A folder from which modules are imported. Not thread-safe, because modules are global.
 
-    Symbolic links are not resolved, because Kubernetes mounts a configuration map as links to files outside the folder.
+    Symbolic links are not resolved. Kubernetes mounts a ConfigMap as links to files in a hidden
+    folder, whose name changes with each update.
     """
 
     def __init__(self, root: Path | str) -> None:

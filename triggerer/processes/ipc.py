@@ -153,7 +153,8 @@ class Channel:
 
         Raises:
             ChannelClosed: No further frame will come.
-            MalformedFrame: The received bytes are no frame, or only a part of one.
+            MalformedFrame: The received bytes are no frame. Or a frame began, and then no byte came
+                for 60 s.
         Cancellation: A frame may be lost. Do not receive afterwards.
         """
         return _decoded(await self.receive_bytes())

@@ -63,8 +63,9 @@ def arm_again() -> None:
 def armed_lifelines() -> tuple[str, ...]:
     """Return the paths of this process's lifelines, for a process of another group that must die with this process.
 
-    The signal of a lifeline reaches only one process group, so the other process must arm the lifelines too. In a
-    forked process, the paths lead to the parent's descriptors until `arm_again` is called.
+    A lifeline kills only the process group that armed it, so the other process must arm the
+    lifelines too. In a forked process, the paths lead to the parent's descriptors until `arm_again`
+    is called.
     """
     return tuple(f"/proc/{_armed_by}/fd/{lifeline}" for lifeline in _armed)
 

@@ -183,9 +183,10 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # The clock was set back after these parts arrived, so `key_record` counts their deadlines from `row.now`. Store
-        # `row.now` as their `first_at`. Otherwise each further event would count from its own `row.now`, and so
-        # postpone the deadlines.
+        # The clock was set back after these parts arrived, so their `first_at` is in the future.
+        # `key_record` counts their deadlines from `row.now` instead. Store `row.now` as their
+        # `first_at`. Otherwise the next call would count from a later `row.now`, so each further
+        # event would postpone the deadlines.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     records = [
         key_record(

@@ -128,7 +128,10 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 def test_a_subscription_deleted_while_events_wait_for_the_store_is_said_and_goes_on_once_it_is_made_again(
     scene: Scene,
 ) -> None:
-    """The broker no longer has the 20 messages that wait for the database, so their events must be stored."""
+    """The subscription is deleted while the events of 20 messages wait for the database.
+
+    The broker cannot deliver these messages again, so their events must be stored.
+    """
     scene.publish(20)
     scene.instance.start()
     scene.until_there(range(20))

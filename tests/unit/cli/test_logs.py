@@ -86,7 +86,8 @@ ELSEWHERE = "another:17391:7e812030"
         ("success", AT, ELSEWHERE, "machine of the executor another:17391:7e812030$"),
         ("running", AT, ELSEWHERE, "another:17391:7e812030, unless the run still waits for its"),
     ],
-    # Some parameters contain a process id. All pytest workers must collect the same names, so the names are given here.
+    # Without `ids`, a case is named after its parameters, and `HERE` contains a process id. But all
+    # pytest workers must collect the same names.
     ids=["queued", "requeued", "claimed", "claimed elsewhere", "cancelled", "ended", "running"],
 )
 def test_why_there_is_no_log(

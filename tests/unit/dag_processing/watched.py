@@ -29,8 +29,10 @@ async def parsed_watchers(
     """Write a module of triggers and a DAG file, and return the watchers of the parsed file.
 
     Args:
-        triggers: Source of classes, which inherit from a `Base` with the arguments `key` and `more`.
-        watchers: Asset name -> source of the arguments of the asset's watcher: the trigger, and any others.
+        triggers: The source code of trigger classes. They inherit from `Base`, whose arguments are
+            `key` and `more`.
+        watchers: Asset name -> the source code of the arguments of `AssetWatcher` after the name,
+            such as `MyTrigger(key="a"), guarantee="at_least_once"`.
     """
     # Imported modules and their folders are global, so each test's module has its own name.
     module = f"triggers_of_{folder.name}"

@@ -21,8 +21,9 @@ _GROWTH: Final = 1.01
 class Bounds:
     """Finds out whether the database is full.
 
-    A count reads all events. So events are counted only if an estimate exceeds `max_events`. The estimate is the last
-    count plus the growth of the highest event id. It is too high if events were deleted or ids are unused.
+    Counting reads all events. So after the first count, events are counted again only if an
+    estimate exceeds `max_events`: the last count plus the growth of the highest event id. The
+    estimate is too high if events were deleted or ids are unused.
 
     Args:
         max_events: The database is full if it has more events than this. None: no limit.

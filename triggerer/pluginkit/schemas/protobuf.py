@@ -61,7 +61,8 @@ def _add(pool: Any, name: str, schema: RegisteredSchema) -> str:
         _add(pool, referred_name, referred)
     file = descriptor_pb2.FileDescriptorProto()
     file.ParseFromString(base64.b64decode(schema.text, validate=True))
-    # A registry names a file "default", but other files import the file by the name of the reference.
+    # A registry may name every file "default". But other files import this file by the name of
+    # their reference to it, which is `name`.
     file.name = name or file.name or "default"
     for imported in file.dependency:
         _add_known(pool, imported)

@@ -26,8 +26,8 @@ MAX_ATTEMPTS: Final = 3
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# True if no worker has started the attempt. The claim of a first attempt already sets `started_at` (see `begin_run`),
-# so a first attempt always counts as started.
+# True if the attempt is not the run's first, and no worker has started it. A first attempt always
+# counts as started, because its claim already sets `started_at` (see `begin_run`).
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 

@@ -29,8 +29,9 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        The ack timeout also limits each advance, from the moment when this task first sees the advance. If the event
-        loop is blocked, all timeouts are longer by this time.
+        The ack timeout also limits each advance, from the moment when this task first sees the
+        advance. If a blocked event loop wakes this task late, the task waits for as long again
+        before it fails anything.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.

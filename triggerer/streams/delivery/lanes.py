@@ -163,9 +163,10 @@ class Lanes:
     def take_together(
         self, limit: int, limit_of_lane: int
     ) -> tuple[list[Lane], list[list[AdvanceItem]]]:
-        """Take the ready events of the lanes that have waited longest, until at least `limit` events are taken.
+        """Take ready events of the lanes that have waited longest, until `limit` events are taken.
 
-        The caller advances the events, and then calls `finish` for each lane.
+        One lane gives at most `limit_of_lane` events, and the last lane may exceed `limit`. The
+        caller advances the events, and then calls `finish` for each lane.
         """
         lanes: list[Lane] = []
         batches: list[list[AdvanceItem]] = []

@@ -24,7 +24,7 @@ class Output:
 
     Each writer returns `written`, or `was_there` if an earlier try of the task has written this output:
 
-    - A writer does not compare rows. If a retry has other rows, the rows of the first try stay.
+    - A writer does not compare rows. If a retry has other rows, the rows of the earlier try stay.
     - A second call for one target is another output. So all tries must make the calls for a target in the same order.
 
     Args:

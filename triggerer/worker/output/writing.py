@@ -47,8 +47,9 @@ class Writing:
             found: The mark that was found at the target.
             target: The target's name in the message.
         Raises:
-            OutputRefused: The rows were not written. An earlier call of this try used another name for the target, so
-                the two calls count as one output.
+            OutputRefused: An earlier call of this try wrote to the same target under another name,
+                so the rows of this call were not written. `Names` counts calls by the target's
+                name, so both calls got one output name.
         """
         if found == self.mark:
             return "written"

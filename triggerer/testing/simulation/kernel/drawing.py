@@ -209,4 +209,4 @@ _WITH_LITTLE_ELSE: Final[
     (has_relapses, _with_relapses),
     (has_instant_answers, _with_instant_answers),
 )
-"""The kinds of seeds with one main kind of fault, each with the function that adapts its scenario."""
+"""The kinds of seeds that mainly try one thing, each with the function that adapts a scenario."""

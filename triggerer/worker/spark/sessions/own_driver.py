@@ -117,8 +117,8 @@ class OwnDriver:
         session = self.session
         if session is None:
             return True
-        # This thread's connection may still wait for the answer to an interrupted call. So use another thread, which
-        # has its own connection.
+        # This thread's connection to the JVM may still wait for the answer to an interrupted call.
+        # So use another thread, which has its own connection.
         stopping = threading.Thread(target=_stop_work, args=(session,), daemon=True)
         stopping.start()
         stopping.join(_INTERRUPT_S)
