@@ -178,8 +178,8 @@ class StoreMark(ABC):
     """A stream's mark: a text that the service stores in its database, and renews every few seconds.
 
     The producer stores the newest mark with each position at the broker. If the mark of a position is newer than the
-    database's mark, the database was restored from a backup. Reading on would skip messages whose events the backup
-    lacks.
+    database's mark, the database was restored from a backup. A stream that continued from this
+    position would skip messages whose events the backup lacks.
     """
 
     @property

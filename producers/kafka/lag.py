@@ -36,8 +36,8 @@ async def measure_lag(
 ) -> SourceLag:
     """Return the consumer lag of each partition: the number of offsets from the group's commit to the end of the log.
 
-    - If the group has no commit at all, each partition counts from `start`.
-    - If only some partitions have a commit, the others count from their oldest message.
+    - If the group has no commit for any topic, each partition counts from `start`.
+    - Otherwise each partition without a commit counts from its oldest message.
     - Aborted messages and control records count too.
 
     The caller sets a deadline.

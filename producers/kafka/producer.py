@@ -104,12 +104,13 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Yield messages, in order within each partition.
 
         Raises:
-            BrokerUnavailable: The cluster did not answer while the client retried, or a topic was deleted and created
-                again. A new stream may succeed.
+            BrokerUnavailable: The cluster did not answer, although the client retried. Or a topic
+                was deleted and created again. A new stream may succeed.
             BrokerRefused: A topic does not exist, or this user may not read it. Or retention deleted unread messages,
                 and `expired_offset` is "fail".
             ConfigurationError: The TLS files cannot be used, or a topic would be its own dead-letter topic.
-            StoreRestored: The group's commits are newer than the database.
+            StoreRestored: The group's commits are newer than the database, which was restored from
+                a backup.
         """
         consumer, assignment = await self._open()
         check_at = anyio.current_time() + _CHECK_TOPICS_EVERY_S

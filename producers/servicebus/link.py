@@ -99,7 +99,8 @@ class Link:
     def add_settle_requests(self, requests: Sequence[SettleRequest]) -> None:
         """Add requests to settle messages.
 
-        If a message's lock is lost, `done` of its request is called anyway, and the message comes again.
+        If a message's lock is lost, the message comes again. `done` of its request is called all
+        the same.
         """
         for request in requests:
             if request.delivery.link is not self:

@@ -106,7 +106,8 @@ class Stream:
     ) -> None:
         """Serve one link, with a new receiver after each failure.
 
-        The locks of messages outlast the receiver that failed. So the next receiver can still settle these messages.
+        A message stays locked after the receiver that got it has failed. So the next receiver can
+        settle the message.
         """
         link = Link(self)
         self._links.add(link)

@@ -28,8 +28,9 @@ for asset in assets:
         count()
 """
 
-# Source of a trigger class. Its filter raises while the file TROUBLE exists and FAILS is true. Replace three words:
-# BASE by the class to inherit from, FAILS by an expression of `message`, and TROUBLE by a path.
+# Source of a trigger class. Its filter raises for a message if FAILS is true and the file TROUBLE
+# exists. Replace three words: BASE by the class to inherit from, FAILS by an expression of
+# `message`, and TROUBLE by a path.
 FLAKY = """
 from pathlib import Path
 

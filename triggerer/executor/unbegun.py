@@ -57,10 +57,11 @@ def _hold(executor: str, update: AttemptUpdate) -> Step:
 def _ended(update: AttemptUpdate) -> AttemptUpdate:
     """Return the update to store for a run that was not held.
 
-    A run is blocked if an earlier attempt may still be at work. `_hold` refuses a blocked run only in two cases:
+    A run is blocked if an earlier attempt may still be at work. The store refuses to hold a blocked
+    run in two cases:
 
-    - A user wants the run cancelled, so the update ends the run as cancelled.
-    - Another attempt has the run. Then the store drops the update.
+    - A user wants the run cancelled. Then the returned update ends the run as cancelled.
+    - Another attempt has the run. Then the store ignores the returned update.
     """
     if not update.is_blocked or update.end is None:
         return update

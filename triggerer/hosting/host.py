@@ -193,9 +193,10 @@ class TriggerHost:
 
         The host also acts after one of these changes:
 
-        - Triggers or streams have changed, or a stream was lost.
-        - A class was loaded.
-        - The store has answered the earlier changes of the stopped streams.
+        - Triggers or streams have changed, or another instance has claimed a stream of this host.
+        - A trigger's class was loaded.
+        - The store has answered all changes of the stopped streams, so that these streams may start
+          again.
         """
         async with anyio.create_task_group() as tasks:
 

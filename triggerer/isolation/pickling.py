@@ -19,7 +19,10 @@ MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
 FRAME_BYTES: Final = 16 * 1024 * 1024
 """16 MiB: a frame ends with the message that brings it to this size."""
 _MOST_TEXT: Final = 1024 * 1024
-"""The limit for an error's text and its traceback, in characters, and for the pickled error, in bytes."""
+"""The most characters of an error's text and of its traceback.
+
+Also the most bytes of a pickled error.
+"""
 
 
 def pack(value: Any, *, name: str, what: str) -> bytes:

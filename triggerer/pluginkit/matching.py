@@ -23,8 +23,8 @@ The operators:
     contains                                        a list has this element, or a string has this part
     exists                                          whether the field exists: True or False
 
-A missing field matches only `{"exists": False}`. A field whose type does not suit the operator does not match, which is
-no error: `{"delay": {"gt": 15}}` does not match the string "20".
+A missing field matches only `{"exists": False}`. A field does not match if its type does not suit
+the operator: `{"delay": {"gt": 15}}` does not match the string "20". This is no error.
 
 `@cel` is an expression that must hold, see `triggerer.pluginkit.expressions`. A string instead of a mapping is also
 such an expression.

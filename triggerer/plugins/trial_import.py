@@ -1,8 +1,9 @@
 """Tries an import of a DAG file in another process, before the service imports the file itself.
 
-A changed DAG file may crash the process that imports it. The DAG processor imports files in child processes, so it only
-notices the crash. The triggers of the file's earlier version stay in force. To load them, the service itself imports
-the file. Without a trial, the service would crash at every start.
+A changed DAG file may crash the process that imports it. The DAG processor survives, because it
+imports files in child processes, and the triggers of the file's earlier version stay in force. To
+load the classes of these triggers, the service itself imports the changed file. Without a trial,
+the service would crash at every start.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, which imports the file. If the file's code
 kills its parent process, the process of this module dies, and not the service.

@@ -1,6 +1,7 @@
 """Decides from a DAG's snapshot which runs to create, and why no further run is created.
 
-- A snapshot is what the database knew about a DAG at one instant, which counts as the present time.
+- A snapshot is what the database knew about a DAG at one instant. The decision takes this instant
+  for the present.
 - A look is the decision about one snapshot. `triggerer why-not` shows a look.
 
 This module uses no database, and reads the host's clock only to evaluate timetables. The code that creates the runs
@@ -156,9 +157,10 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    Each look asks the timetable for the next run. The database stores the answer, because some timetables never return
-    a run in the past: a run that became due while no scheduler was running would be lost. A stored run that is due
-    comes before a new answer that is not due.
+    Each look asks the timetable for the next run, and the database stores the answer. Some
+    timetables never return a run in the past. Without the stored answer, a run that became due
+    while no scheduler was running would be lost. So if the new answer is not due, but the stored
+    run is, the stored run counts.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:

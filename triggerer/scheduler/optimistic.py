@@ -40,10 +40,11 @@ class OptimisticPlanner:
         self._limit = limit
 
     async def plan(self, dag_id: str) -> Plan | None:
-        """Create the DAG's run if exactly one run is due and this run is event-driven; return the plan.
+        """Create the DAG's run if exactly one run is due and this run is event-driven.
 
         Returns:
-            None: nothing was written, and the DAG must be planned under a lock, for example because a timed run is due.
+            The plan. None: no run was created, and the caller must plan the DAG under a lock, for
+            example because a timed run is due.
 
         Raises:
             StoreError: The database failed, and no run was created. After `OutcomeUnknown`, the run may exist.

@@ -47,7 +47,8 @@ class ClusterWatch:
         self._look_every_s = look_every_s
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        # A report is written under this lock. `__exit__` takes the lock, so nothing is written after the block.
+        # Held while a report is written, and while `__exit__` sets `_ended`. So no report follows
+        # the `with` block.
         self._saying = threading.Lock()
         self._said: Wait | None = None
 

@@ -192,8 +192,8 @@ class RunProcess:
             # again, so that the run's end is not reported.
             raise ProcessStopped
         if report.end is not None:
-            # Complete the log before the end is reported. Afterwards a user may read the log, and the executor may kill
-            # this process.
+            # Complete the log before the end is reported. After the report, users may read the log,
+            # and the executor may kill this process.
             flush_output()
         self._reporter.report(run_pk, report)
 

@@ -119,8 +119,9 @@ class Commits:
                     logger.warning("commit is repeated in %.1f s: %s", delay, problem)
                     await anyio.sleep(delay)
         finally:
-            # If this call failed or was cancelled, put back the positions that have no answer, so that their lanes send
-            # them. Leave out abandoned positions: such a position could replace a later position of its lane.
+            # If this call failed or was cancelled, put back the positions without an answer. Their
+            # lanes wait for `_sending`, and one of these lanes sends the positions next. Leave out
+            # abandoned positions: an abandoned position could replace a later position of its lane.
             if left := [item for item in batch if not (item.answered or item.is_abandoned)]:
                 self._waiting.setdefault(membership, []).extend(left)
         raise BrokerUnavailable(

@@ -46,7 +46,8 @@ class SecureKafka(KafkaClient):
 
     Attributes:
         authority: The file of the certificate that clients trust.
-        certificate, key: The files of a client's certificate, which the authority has issued, and its key.
+        certificate, key: The file of a client's certificate, issued by the authority, and the file
+            of its private key.
     """
 
     def __init__(self, home: Path) -> None:

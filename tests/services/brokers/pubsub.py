@@ -36,7 +36,7 @@ def open_pubsub(
         stream_lifetime_s: After this time the server ends each stream, as Google's service does; 0: never.
         is_optimized: True for measurements. The build of an optimized server takes a third more processor time.
     Raises:
-        ServiceUnavailable: There is no Go, or it could not build the server.
+        ServiceUnavailable: Go is not installed, or could not build the server.
     """
     binary = _find_server(is_optimized=is_optimized)
     with temporary_home("pubsub") as home:

@@ -18,7 +18,11 @@ def create_migrated_database(server: PostgresServer, name: str) -> str:
 
 
 def create_migrated_file(path: Path, templates: Path) -> str:
-    """Make a SQLite file at the newest revision; return its URL. `templates` is a folder that the session keeps."""
+    """Make a SQLite file at the newest revision; return its URL.
+
+    Args:
+        templates: A folder for the template. It must exist until the test session ends.
+    """
     shutil.copyfile(_sqlite_template(templates), path)
     return sqlite_url(path)
 

@@ -28,7 +28,7 @@ from triggerer.testing.simulation.database.planning_writes import Locks, Plannin
 
 @mutation(rules="T5|T2|L2", seed=8, quick=True)
 def a_due_moment_goes_before_its_run_is_stored() -> Replacements:
-    """One transaction stores when a timetable's next run is due, and only a later transaction stores the due run."""
+    """The time of the run after the due run is stored one transaction before the due run itself."""
     right = Scheduler._plan_locked
 
     def note(dag_ids: Sequence[str], limit: int) -> Script[None]:

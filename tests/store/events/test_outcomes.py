@@ -174,7 +174,7 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
 
 
 async def test_a_duplicate_is_a_conflict_and_not_a_driver_error(database: Database) -> None:
-    """The store looks for a row before it inserts one. So only a concurrent transaction can cause a duplicate."""
+    """The store checks for the row first, so only concurrent transactions cause duplicates."""
     async with database.transaction() as session:
         session.add(AssetAlias(name="one"))
     with pytest.raises(Conflict):

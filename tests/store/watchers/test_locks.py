@@ -1,4 +1,4 @@
-"""Transactions that change several watchers lock them in the order of their ids, so that they cannot deadlock."""
+"""Transactions lock several watchers in the order of the watchers' ids, so they cannot deadlock."""
 
 from __future__ import annotations
 

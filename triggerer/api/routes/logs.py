@@ -31,7 +31,7 @@ _MOST_FOLLOWERS: Final = 32
 _LONGEST_S: Final = 3600.0
 _REST_S: Final = 30.0
 """How long the API tries to read the rest of a log after the run has ended. The executor's machine may be slow to
-answer, or gone. In the second case, the copy in the bucket may still be under way."""
+answer. If the machine is gone, the copy in the bucket may still be under way."""
 _MEDIA_TYPE: Final = "text/plain"
 
 

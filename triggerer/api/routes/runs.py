@@ -142,7 +142,10 @@ async def cancel(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> Ru
 
 @creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/retry")
 async def retry(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> RunView:
-    """Queue a failed or cancelled run again. Tasks that succeeded are not repeated."""
+    """Queue a failed or cancelled run again.
+
+    A task that succeeded is repeated only if another task needs its result.
+    """
     async with api.use.changing() as session:
         await retry_run(session, access.actor(), part(dag_id), part(run_id))
         return (await list_runs(session, dag=part(dag_id), run_id=part(run_id), limit=1))[0]

@@ -77,10 +77,11 @@ def read_list(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> list[_T]:
-    """Run a query for a list. An empty list whose filter names an unknown object is an error.
+    """Run a query for a list. `dag`, `asset` and `watcher` are the names in its filter.
 
     Raises:
-        UnknownDag, UnknownAsset, UnknownWatcher: The filter names no such object; the hint has the nearest name.
+        UnknownDag, UnknownAsset, UnknownWatcher: The list is empty, and the filter names an object
+            that does not exist. The hint has the nearest name.
     """
 
     async def asking(session: AsyncSession) -> list[_T]:

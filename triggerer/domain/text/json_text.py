@@ -49,8 +49,8 @@ def dump_json(
             hint="use strings, numbers, lists and mappings",
         ) from (None if default is None else error)
     nulls = text.count(_NULL)
-    # orjson writes `null` for None, NaN and the infinities. If a dict has as many None values as the text has `null`,
-    # there is no NaN and no infinity, so no search is needed.
+    # orjson writes `null` for None, NaN and the infinities. If each `null` in the text is a None
+    # value of the dict, the dict has no NaN and no infinity. Only otherwise search for them.
     if nulls and nulls != _nones_of(value):
         _refuse_non_finite(value, what)
     # JSON writes a NUL character as `\u0000`. The search for the backslash alone is five times as fast, so it comes

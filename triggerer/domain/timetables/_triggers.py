@@ -1,4 +1,7 @@
-"""Finds the next run of a timetable that runs at instants (ticks). Each run covers a fixed time before its tick."""
+"""Finds the next run of a timetable whose runs are due at instants (ticks).
+
+The data interval of each run has a fixed length, and ends at the run's tick.
+"""
 
 from __future__ import annotations
 

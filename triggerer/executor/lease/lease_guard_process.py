@@ -116,7 +116,7 @@ class LeaseGuard:
             self._channel.send(repr(ends_at).encode())
 
     async def wait(self) -> int:
-        """Wait until the guard has ended; return its exit code. Negative: the number of the signal that killed it."""
+        """Wait until the guard has ended; return its exit code, or `-n` if signal `n` killed it."""
         return await self._leader.wait()
 
     async def aclose(self) -> None:

@@ -76,7 +76,7 @@ class Slot:
     busy_since: float = 0.0
     """The time when the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
-    """The decisions about the end of the present job. If the slot is free: of its last job."""
+    """The decisions about the end of the present job, or of the last job while the slot is free."""
     _execution: RunExecution | None = None
     """The present run in its worker. None: no worker has the run."""
     _is_open: bool = False

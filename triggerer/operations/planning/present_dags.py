@@ -52,7 +52,10 @@ class PresentDag:
 
     path: str
     is_stale: bool
-    """True if the DAG is gone from its file. The store still has the DAG's pause, runs and waiting events."""
+    """True if the DAG's file, or the DAG in this file, is gone.
+
+    The store still has the DAG's pause, runs and waiting events.
+    """
     snapshot: DagSnapshot | None
     """The scheduler's snapshot of the DAG. None: the DAG cannot be read here, see `error`."""
     queued: int

@@ -30,8 +30,8 @@ class RecordEvents:
     """A step: store a batch of trigger events, and queue them for DAGs.
 
     A row is not stored if its fence does not hold. The streams of the stored rows stay locked until the transaction
-    ends, so that no other instance claims them meanwhile. On PostgreSQL the statement also notifies other processes, so
-    it can be the whole transaction.
+    ends, so that no other instance claims them meanwhile. PostgreSQL's statement also notifies
+    other processes, so the transaction needs no second statement.
 
     The one result row begins with three values:
 
@@ -41,7 +41,8 @@ class RecordEvents:
 
     Args:
         rows: At least one row.
-        fences: The fences that the rows need, in the order of their numbers, which count from 1.
+        fences: The fences that the rows need. A row names its fence by the place in this list,
+            counted from 1. 0: the row needs no fence.
         sender: The id of this process. A process ignores the notifications that it sent itself.
     """
 

@@ -47,7 +47,7 @@ async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
 async def claim_call(
     session: AsyncSession, *, executor: str, log_home: str
 ) -> CallbackOrder | None:
-    """Claim the callback of the oldest run whose callback is due, for this executor. None: no callback is due."""
+    """Claim the callbacks of the oldest run whose callbacks are due. None: no callback is due."""
     row = (
         await session.execute(
             select(DagRun, Dag.path, Dag.callbacks)

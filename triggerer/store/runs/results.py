@@ -73,8 +73,8 @@ class SaveResults:
     """A step: write updates of running runs.
 
     An update is written only if `executor` still has the run, in the epoch of the update's `order`. If the run ends
-    without success, its tasks that are still running get the run's state. On PostgreSQL the statement also notifies
-    other processes of the ended runs, so it can be the whole transaction.
+    without success, its tasks that are still running get the run's state. PostgreSQL's statement
+    also notifies other processes of the ended runs, so the transaction needs no second statement.
 
     The step returns a row (primary key, epoch, state, cancel_requested) for each updated run that `executor` claimed
     last. The row shows the run as it was before this step. `run_claims` reads the rows.

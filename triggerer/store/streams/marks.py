@@ -50,7 +50,8 @@ async def renew_marks(
 async def begin_incarnation(session: AsyncSession) -> None:
     """Begin a new incarnation of all streams' marks.
 
-    Call it after a restore of the database, because marks that brokers stored before the restore cannot be compared
-    with new marks.
+    Call it after a restore of the database. Otherwise the streams would refuse to open, because the
+    marks at the brokers are newer than the restored marks. Marks of different incarnations are not
+    compared.
     """
     await session.execute(update(Stream).values(incarnation=token_hex(8)))

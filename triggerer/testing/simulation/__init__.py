@@ -1,4 +1,6 @@
-"""The simulation runs the real runtime, recorder and scheduler on virtual time. Broker and store are faulty models.
+"""The simulation runs the real runtime, recorder and scheduler on virtual time, and injects faults.
+
+Models in memory replace the broker and the store.
 
 Three terms are used in all modules:
 

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
-"""After its faults, a seed has a limit of virtual time for all remaining work (rule L1). For each 1,200 s of this
-limit, the seed may take this many steps."""
+"""The most steps that a seed may take after its last fault, for each 1,200 s of its time limit.
+
+The limit is in virtual time (rule L1).
+"""
 _COLLECT_EVERY = 1000
 """The number of steps from one garbage collection to the next."""
 

@@ -36,7 +36,7 @@ class AssetEvent:
     extra: dict[str, Any]
     timestamp: datetime
     source_dag_run: SourceRun | None
-    """The run whose task emitted the event. None: the event came from a watcher or from a person."""
+    """The run whose task emitted the event. None: a watcher, user or other program emitted it."""
     source_task: str | None
     source_watcher: str | None = None
     partition_key: str | None = None

@@ -47,7 +47,10 @@ _BETWEEN_RELEASES_S: Final = 0.2
 
 
 class ConnectLauncher:
-    """Opens a session under the id that belongs to a tag, and closes sessions of former attempts. See `Launcher`."""
+    """Opens Spark Connect sessions, and closes the sessions of former attempts. See `Launcher`.
+
+    A session's id is computed from the attempt's tag, so that a later attempt can find the session.
+    """
 
     name = CONNECT
     can_reattach = False

@@ -94,7 +94,10 @@ def write_jdbc(
 
 
 def _find_writer(connection: Connection, output: Statements) -> str | None:
-    """Return the mark of the call that wrote the output. Create the table of tokens if it is missing."""
+    """Return the mark of the call that wrote the output; None: no call has written it.
+
+    Create the table of tokens if it is missing.
+    """
     try:
         return _query_mark(connection, output)
     except Exception:  # noqa: BLE001 - each database has its own error for a table that is missing

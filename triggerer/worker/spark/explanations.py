@@ -291,9 +291,10 @@ _EXPLANATIONS: Final = tuple(
 
 
 def explain_spark(error: BaseException) -> str | None:
-    """Return a sentence to show before Spark's own text: advice for a known error, or else the cause in Spark's words.
+    """Return a sentence to show before Spark's own text. None: the text needs no such sentence.
 
-    Return None if Spark's text needs no such sentence.
+    For a known error, the sentence is advice. Otherwise it is the line of Spark's text with the
+    cause.
     """
     for one in _chain(error):
         text = str(one)

@@ -214,7 +214,7 @@ def append(path: Path, entry: dict[str, Any]) -> None:
 
 
 def load_positions(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Return by file name: its inode, the number of consumed bytes, and how often the next line has failed."""
+    """Return for each file name: inode, number of consumed bytes, failures of the next line."""
     path = directory / _POSITIONS
     if not path.exists():
         return {}

@@ -77,7 +77,11 @@ def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> No
 
 
 def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
-    """The cursor is past a gap: positions without messages. The store has the start of the gap, for a later owner."""
+    """Positions 4 to 6 have no messages, and the watcher is at 7. The store has position 4.
+
+    The broker may never pass 4, and a later owner must not wait for 7. But once the watcher has
+    failed with message 7, the store has 7.
+    """
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)

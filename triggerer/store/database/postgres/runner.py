@@ -107,8 +107,9 @@ class PostgresRunner(ScriptRunner):
             try:
                 yield connection
             except BaseException:
-                # Roll back even if BEGIN was cancelled, because the server may have executed it. Otherwise the next
-                # user of the connection would work inside this transaction.
+                # Roll back even if BEGIN was cancelled, because the server may have executed BEGIN.
+                # Without a rollback, the next user of the connection would work inside this
+                # transaction.
                 if not connection.is_closed():
                     await self._roll_back(connection)
                 raise

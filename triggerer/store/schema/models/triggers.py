@@ -23,7 +23,10 @@ class Trigger(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
-    """SHA-256 of the class path, the arguments and the guarantee; for a trigger with a bookmark, of the watcher too."""
+    """SHA-256 of the class path, the arguments and the guarantee.
+
+    For a trigger with a bookmark, the watcher's identity is hashed, too.
+    """
     classpath: Mapped[str] = mapped_column(Text)
     kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
     stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)

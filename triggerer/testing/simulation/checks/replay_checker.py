@@ -128,7 +128,11 @@ class ReplayChecker:
         )
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """Describe a message that a rewound watcher did not get again, or whose events were not re-emitted, if any."""
+        """Return a text about the first message that a replay missed; None: no message was missed.
+
+        A replay misses a message if the rewound watcher does not get it again, or does not re-emit
+        its events.
+        """
         for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since

@@ -215,7 +215,7 @@ class Store:
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}
-        """Commits that a process has sent and that have not arrived. A crash of the process does not stop them."""
+        """Commits on the way to the database. They arrive even if their process crashes."""
         self.skew = timedelta()
         self.deleting_position: Callable[[int, int], Awaitable[None]] = _at_once
         """Called with a watcher and a lane before the commit of a transaction that deletes their position."""

@@ -31,7 +31,7 @@ Sickness = Literal["raises", "chokes", "is slow", "hangs", "is absent"]
 - `chokes`: the filter raises on some messages, each time on the same ones.
 - `is slow`: the filter needs up to 3 s for a message.
 - `hangs`: the filter hangs until the ack timeout.
-- `is absent`: the trigger cannot be made.
+- `is absent`: the trigger's constructor fails.
 """
 
 

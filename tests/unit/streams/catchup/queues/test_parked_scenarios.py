@@ -31,7 +31,10 @@ def aside(sink: Sink) -> list[bytes]:
 async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     any_scene: Scene,
 ) -> None:
-    """Neither the row id of a parked message nor the number of a queue's message may be stored as a position."""
+    """Parked messages have row ids, and a queue's stored messages have numbers.
+
+    A replay must store neither as the watcher's position.
+    """
     scene, sink = any_scene, Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
