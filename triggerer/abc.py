@@ -263,8 +263,9 @@ class SharedStreamProducer(ABC):
         Awaited once, in a separate task, when the group starts, but only if the method is overridden. Returning or
         raising ends the group.
 
-        `open_stream` may be iterated much later: after a restore of the database, the poll waits until the watchers are
-        rewound. While a stopping group waits for its outstanding events, the method continues.
+        `run` may begin long before `open_stream` is iterated: after a restore of the database, the
+        poll first waits until the watchers are rewound. `run` continues while a stopping group
+        waits for its outstanding events.
 
         Cancellation: When the group ends, before `aclose`.
         """

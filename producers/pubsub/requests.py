@@ -7,7 +7,9 @@ from typing import Final
 
 MOST_IDS: Final = 2_500
 MOST_BYTES: Final = 460_000
-"""The most bytes of ids. A whole request may be 512 KiB long, including the subscription's name and the framing."""
+"""The most bytes of ids with their framing. Pub/Sub accepts 512 KiB for the whole request, which
+also has the subscription's name.
+"""
 _FRAMING: Final = 4
 """The bytes that a request needs for each id, in addition to the id's own bytes."""
 

@@ -228,8 +228,9 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         Service Bus itself dead-letters only a locked message, and never a message of a dead-letter queue.
 
         Raises:
-            BrokerRefused: There is no `dead_letter_queue`, or we may not send there.
-            BrokerUnavailable: The lock is lost, and the message comes again. Or the copy may not have been sent.
+            BrokerRefused: There is no `dead_letter_queue`, or Service Bus refused the copy.
+            BrokerUnavailable: The lock is lost, so the message is delivered again. Or it is unknown
+                whether the copy was sent.
         """
         delivery = self._find(event)
         if delivery is not None and not self._entity.is_dead_letter_queue:

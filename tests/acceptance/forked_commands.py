@@ -1,6 +1,7 @@
 """Runs commands and services in forks of a process that has already imported their modules.
 
-Imports cost most of the processor time of a command, and a test session starts hundreds of commands.
+A fork saves the imports, which cost most of a command's processor time. A test session starts
+hundreds of commands.
 
 `python -m tests.acceptance.forked_commands` is the process that forks. Each line of its standard input is a request in
 JSON. Each line of its output is an answer: the exit code of a command, or the process id of a service.

@@ -84,7 +84,10 @@ class _Acknowledged(BaseEventTrigger):
 
 
 class _Fast(BaseEventTrigger):
-    """Skips every event on the fast path. `done` is set when all subscribers have read the last number."""
+    """Skips every event on the fast path.
+
+    Sets `_Source.done` when all subscribers have read the last number.
+    """
 
     def __init__(self, *, yields: bool, number: int) -> None:
         self.number = number

@@ -39,7 +39,8 @@ async def parse(house: House, *, is_broken: bool) -> None:
     files = {"ill_file.py": file if is_broken else None, "well_file.py": None}
     async with house.database.transaction() as session:
         if not is_broken:
-            # Only change the file's mark, instead of a parse: the stored definitions of the file are still right.
+            # Instead of a parse, only clear `is_broken`: the stored definitions of the file are
+            # still right.
             await session.execute(
                 update(DagFile).where(DagFile.path == "ill_file.py").values(is_broken=False)
             )

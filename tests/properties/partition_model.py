@@ -202,7 +202,8 @@ class ModelDag:
 
     def _divide(self, now: datetime) -> None:
         came: dict[str, dict[tuple[str, str], datetime]] = {}
-        # Events of assets that the file no longer names stay in the queue, because the file may name them again.
+        # Events of assets that the DAG no longer waits for stay in the queue, because a changed DAG
+        # file may name these assets again.
         wanted = self.spec.assets.union(*(self.members[one] for one in self.spec.aliases))
         divided = [event for event in self.queue if event.asset in wanted]
         self.queue = [event for event in self.queue if event.asset not in wanted]

@@ -167,8 +167,9 @@ class _Answer:
             if b"cache-control" not in present:
                 headers.append((b"cache-control", _NO_CACHE))
             message["headers"] = headers
-            # The ETag is a header, and is computed from the body. So send the headers together with the body.
-            # Exception: a streamed answer has no length. It gets no ETag, and its headers are sent at once.
+            # The ETag is a header that is computed from the body, so hold the headers back until
+            # the body comes. A streamed answer has no `content-length`: it gets no ETag, and its
+            # headers are sent at once.
             is_whole = b"content-length" in present
             if self._is_read and is_whole and message["status"] == 200 and b"etag" not in present:
                 self._start = message

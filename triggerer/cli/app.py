@@ -179,7 +179,10 @@ def _options(
 
 
 def print_error(error: BaseException) -> None:
-    """Print a TriggererError's message as one line, and its hint as the next; print nothing for other errors."""
+    """Print the message of a TriggererError, and its hint, if any, on the next line.
+
+    For other errors, print nothing.
+    """
     if isinstance(error, TriggererError):
         typer.echo(f"triggerer: {redact_text(error.message)}", err=True)
         if error.hint:

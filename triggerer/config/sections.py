@@ -340,7 +340,8 @@ class NotifySettings:
 class RetentionSettings:
     """`[retention]`: the age at which the scheduler's process deletes data, and the bounds of the database.
 
-    An event is not deleted while a run that took the event is stored, or while its message may be delivered again.
+    Older events stay while they wait for a DAG, while a run that took or emitted them is stored, or
+    while their messages may be delivered again. The newest event of each asset stays, too.
     """
 
     events: Age = timedelta(days=90)

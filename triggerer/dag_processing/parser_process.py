@@ -93,7 +93,8 @@ class ParserProcess:
     def parse_nowait(self, paths: Iterable[str]) -> None:
         """Request that these files are parsed.
 
-        If a file is requested again before its result comes, it is parsed again, and the newer result is delivered.
+        If a file is requested again before its result comes, the file is parsed again, and only the
+        newer result is delivered.
         """
         for path in paths:
             self._unanswered[path] = self._unsent[path] = None

@@ -120,8 +120,10 @@ class Flow:
         self.broker.serve()
 
     async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
-        # A run is created as soon as events of both assets wait. If a weather event waits already, publish the report
-        # first. Otherwise the flight would start the run, and the report's event would be left waiting.
+        # A pair is a flight and a weather report. A run is created as soon as a flight event and a
+        # weather event wait. If a weather event waits already, publish the report first. Otherwise
+        # the flight would start the run with the older weather event, and the event of the report
+        # would be left waiting.
         flight, report = pair
         first, second = (
             (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)

@@ -52,8 +52,8 @@ class RemoteGenerator:
         self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
-        # Only a live filter has a `Subscriber`. Without one, as during catch-up or in a plugin's own test, the next
-        # events are unknown, and none is sent ahead.
+        # Only a live filter has a `Subscriber`, which knows the next events. During catch-up, or in
+        # a plugin's own test, there is no `Subscriber`, so no event is sent ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
         self._requested = 0
         self._pulled = 0

@@ -74,7 +74,9 @@ class MessageTrigger(BaseEventTrigger):
     """
 
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {}
-    """The names that may follow `@` in a path, besides `@value`, each with a function that reads it from a message."""
+    """The names that may follow `@` in a path, besides `@value`. Each name has a function that
+    reads the property of this name from a message.
+    """
 
     HAS_SCHEMA_REGISTRY: ClassVar[bool] = False
     """Whether the broker's connection may name a schema registry."""

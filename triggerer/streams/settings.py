@@ -49,8 +49,8 @@ class RuntimeSettings:
     stuck lane leaves room.
     """
     max_pending: int = 20_000
-    """A stream's filters pause while the store owes the answers to this number of events. So memory is bounded while
-    the store is away.
+    """A stream's filters pause while this number of the stream's events has no answer from the
+    store. This bounds memory while the store is away.
     """
     most_recent: int = 2_048
     """How many of a lane's newest messages stay in memory while the lane has backlogs, up to 4 MiB.

@@ -155,8 +155,8 @@ def _wanted(
 ) -> WantedTopics:
     """Return the partitions of a request by topic id. Partitions without a lane are left out.
 
-    A partition gets its lane when the stream has found its starting position. Until then, the client would fetch from a
-    position of its own choice.
+    A partition has no lane until the stream has found the partition's starting position. Until
+    then, the client would fetch from a position that the client chose.
     """
     # With a `client_rack`, a follower may answer, and a follower's log may end before the position. If the request
     # contained the epoch, such a follower would report a cut although there was none. So leave the epoch out.

@@ -134,8 +134,9 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
         del handler._message_received_async
         # Turn off the SDK's keep-alive task, which would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # Service Bus learns this timeout. An idle Service Bus sends an empty frame before the timeout ends. So a longer
-        # silence means that the connection is broken.
+        # The connection announces this timeout to Service Bus. Even if there is no message, Service
+        # Bus sends an empty frame before the timeout ends. So a longer silence means that the
+        # connection is broken.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Replace the SDK's loop that waits for the link: it sleeps for a twentieth of a second after each frame.

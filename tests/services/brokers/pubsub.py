@@ -88,7 +88,7 @@ def _find_server(*, is_optimized: bool) -> Path:
 
 
 class PubSubServer(PubSubAdmin):
-    """A running server. Over `daemon.kill` and `daemon.start` it keeps its port, but loses topics and messages."""
+    """A running server. A restart keeps the port, but loses all topics and messages."""
 
     def __init__(self, binary: Path, log: Path, stream_lifetime_s: float) -> None:
         self.port, self._inspect_port = free_ports(2)

@@ -1,4 +1,7 @@
-"""The cached jars of a Java program, and a cached archive of its classes, which halves the time of its start."""
+"""The cached jars of a Java program, and a cached archive of its classes.
+
+The archive halves the time that the program needs to start.
+"""
 
 import fcntl
 import hashlib

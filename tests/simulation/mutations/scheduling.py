@@ -136,7 +136,10 @@ def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
 
 @mutation(rules="L1", seed=63)
 def a_late_commit_is_skipped_by_a_cursor() -> Replacements:
-    """A run takes only ids above the highest id of earlier runs. So an event that commits late is skipped."""
+    """A run takes only events with higher ids than all events of earlier runs.
+
+    So an event that commits late is skipped.
+    """
 
     def cursor(self: PlanningWrites, store: Store, dag_id: str, asset: int) -> int:
         taken = [at for at, run in store.queues[dag_id].items() if run]

@@ -563,8 +563,8 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
     await _start(daily, 1, 2, reprocess=Reprocess.ALL)
     async with daily.reading() as session:
         later, first = await list_backfills(session)
-    # The first backfill stays done, although the later backfill has queued two of its runs again. Day 4 already had a
-    # run, so the first backfill did not create one.
+    # The later backfill has queued the runs of days 1 and 2 again, but the first backfill stays
+    # done. The first backfill did not create the run of day 4, which existed before.
     assert (first.state, first.runs) == ("done", {"queued": 2, "success": 1})
     assert (later.state, later.runs) == ("running", {"queued": 2})
     await _end(daily, 1, 2)

@@ -50,7 +50,10 @@ class Scene:
             )
 
     def attempt(self, token: str, point: str | None = None, *, count: bool = False) -> list[str]:
-        """Run an attempt, and return the lines that it printed. The line `done` is missing if it was killed."""
+        """Run an attempt, and return the lines that it printed.
+
+        An attempt that was killed has not printed the line `done`.
+        """
         with self.start(token, point, count=count) as process:
             shown, _ = process.communicate(timeout=300)
         assert process.returncode in (0, -signal.SIGKILL), (self._folder / "errors").read_text()

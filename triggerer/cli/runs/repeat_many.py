@@ -62,8 +62,8 @@ def repeat_many(
 ) -> None:
     """Ask the user, queue the chosen runs again and print each of them.
 
-    With `--yes`, the user is not asked. With `--dry-run`, the runs are only printed. The exit code is 1 if the user
-    declines or a run is refused.
+    The user is not asked if `--yes` is given, or if stdin is no terminal. With `--dry-run`, the
+    runs are only printed. The exit code is 1 if the user declines or a run is refused.
 
     Args:
         dag_id: The argument DAG_ID, which a user may give instead of `--dag`.

@@ -16,7 +16,9 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True)
 class Keyed(DerivedTimetable):
-    """Gives each run of a timetable a partition key: the start of its data interval. The run's events get the key too.
+    """Gives each run of a timetable a partition key: the start of the run's data interval.
+
+    The events that the run emits get the key, too.
 
     Args:
         timezone: The zone of the time in the key.

@@ -23,8 +23,9 @@ class LeaseGuard:
     """One guard process, from `start` to `aclose`. See `triggerer.executor.lease.lease_guard`.
 
     Attributes:
-        lifeline: The reading end of a pipe. Only the guard has the writing end. Workers arm the reading end, so that
-            the kernel kills them when the guard is gone.
+        lifeline: The reading end of a pipe. Only the guard has the writing end. Workers arm the
+            reading end (`triggerer.processes.lifelines`): when the guard is gone, the kernel kills
+            the workers.
     """
 
     def __init__(

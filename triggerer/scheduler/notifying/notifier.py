@@ -9,8 +9,8 @@ A target gets the message about an occurrence at least once:
 - If the process ends after the sending, and before the commit that deletes the message, the target gets it twice.
 - Exception: a message is dropped once it has waited for a day, or once 200 newer messages wait for its target.
 
-The notifier runs in the scheduler's process. It searches for occurrences when runs have ended, and every
-`heartbeat_sec` of `[scheduler]`.
+The notifier runs in the scheduler's process. It searches for occurrences when runs have ended, when
+a queued message is due, and at least every `[scheduler] heartbeat_sec` seconds.
 """
 
 from __future__ import annotations

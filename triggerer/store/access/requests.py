@@ -34,7 +34,8 @@ async def claim_key(session: AsyncSession, *, sender: str, key: str, request: st
         used: str | None = await session.scalar(first)
         if used is not None:
             return used
-        # On PostgreSQL, a cleaning may delete the old row between the two statements. Then the key is new again.
+        # On PostgreSQL, `delete_keys` may delete the older row between the two statements. Then
+        # insert the key again.
 
 
 async def delete_keys(session: AsyncSession, before: datetime) -> None:

@@ -39,7 +39,8 @@ _ENTRIES: Final = (
 )
 """The two tables of waiting events, each with its column of partition keys.
 
-The events in the first table are not divided among partition keys yet, so the column is empty.
+The events in the first table are not divided among partition keys yet. So the key is the empty
+text.
 """
 
 

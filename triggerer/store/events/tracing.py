@@ -133,8 +133,8 @@ async def _traced(
         .where(
             AssetEvent.source_dag_id == dag_id,
             AssetEvent.source_run_id == run_id,
-            # The run emitted its events after it took the traced event, so their ids are higher. Older events need not
-            # be read.
+            # The run took the traced event before it emitted events. So the emitted events have
+            # higher ids, and older events need not be read.
             AssetEvent.id > event_id,
         )
         .order_by(AssetEvent.id)

@@ -45,8 +45,8 @@ class StateWriter(FencedWriter[StateChange]):
     def _take(self) -> list[StateChange] | None:
         group: list[StateChange] = []
         for digest in list(self._waiting)[:_MOST_ROWS]:
-            # Take one change of each stream, because a statement cannot write a row twice. The stream's later changes
-            # wait for the next group, in order.
+            # Take one change of each stream, because one statement cannot write a stream's row
+            # twice. Later changes of the stream wait, in order, for the next groups.
             changes = self._waiting[digest]
             group.append(changes.popleft())
             if not changes:

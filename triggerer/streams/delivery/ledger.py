@@ -141,7 +141,8 @@ class Ledger:
         """Fail every event that `member` has not passed. From now on the member is absent.
 
         Args:
-            opened: The event that the member's filter has open. It fails even if the filter has rejected it.
+            opened: The event that the member's filter has open. This event fails even if the filter
+                has rejected the event, unless the advance of the event has begun.
         """
         member.done = min(member.done, self.next_seq)
         if opened is not None and not opened.is_in_flight:

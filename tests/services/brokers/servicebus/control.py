@@ -1,4 +1,7 @@
-"""Executes the commands of tests. Each command is a line of JSON, `{"do": …}`, and so is each answer."""
+"""Executes the commands of tests.
+
+A command is a line of JSON with the key `do`. Each answer is a line of JSON.
+"""
 
 from __future__ import annotations
 

@@ -199,7 +199,10 @@ async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None
 @pytest.mark.rule("18: a log whose end was lost is read on from the place where it was cut")
 @pytest.mark.parametrize("stands_at", [3, 5, 8, 40])
 async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
-    """The log was cut before the start. A stored position does not say which cuts were known when it was stored."""
+    """The log was cut before the stream started.
+
+    The watcher's stored position does not say whether it was stored before or after the cut.
+    """
     scene, sink = Cutting(), Sink()
     scene.publish(*old(0, 50))
     scene.broker.seek(4)

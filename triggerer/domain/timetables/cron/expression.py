@@ -1,7 +1,8 @@
 """The instants that a cron expression names in a time zone.
 
 croniter finds the dates of an expression: local times without a time zone. This module turns the dates into instants.
-When clocks change, a date may occur twice, or may be skipped. The rules are those of Airflow for ordinary changes:
+When clocks change, a date may occur twice, or may be skipped. The rules are Airflow's, except where
+Airflow errs (`docs/reference/timetables.md` lists the differences):
 
 - If the field of hours is `*`, a date that occurs twice gives two instants. A skipped date gives none.
 - Otherwise, a date that occurs twice gives only the later instant. All skipped dates together give one instant: the

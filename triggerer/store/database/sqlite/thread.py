@@ -26,7 +26,8 @@ async def in_thread(
 
     Raises:
         sqlite3.Error: The driver's error. `Database.transaction` translates it.
-    Cancellation: `work` still runs to its end. Then the thread executes the rollback.
+    Cancellation: `work` still runs to its end. The transaction's rollback comes afterwards, because
+        it needs the same thread.
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection

@@ -153,8 +153,9 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# `_PICKED` chooses the runs to claim. On SQLite it names an index, because the planner ignores the LIMIT and would
-# otherwise read all runs. On PostgreSQL, ARRAY() makes the server execute `_PICKED` only once.
+# `_PICKED` chooses the runs to claim. On SQLite, HINT names an index, because the planner ignores
+# the LIMIT and would otherwise read all runs. On PostgreSQL, `_POSTGRES_CLAIM` puts `_PICKED` into
+# ARRAY(), so that the server executes `_PICKED` only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL

@@ -37,8 +37,9 @@ class Trigger(Base):
 class Watcher(Base):
     """A watcher of an asset, identified by asset and name, not by the arguments of its trigger.
 
-    The row stays when the watcher is deleted, because its id is a part of its events' identity. So if the watcher is
-    declared again, the store still recognises redelivered messages.
+    The row stays when the watcher is deleted, because the identity of the watcher's events includes
+    the row's id. So if the watcher is declared again, the store still recognises redelivered
+    messages.
     """
 
     __tablename__ = "watcher"

@@ -63,7 +63,9 @@ class CatchingUpDraws:
     """
 
     is_on: bool
-    """Whether a watcher can fall behind alone: positions of a log, or messages of a queue, can be stored."""
+    """Whether a watcher can fall behind alone. If so, the store takes positions of a log, or
+    messages of a queue.
+    """
     is_queue: bool
     redeliver_share: float
     """The probability that `on_failure` is "redeliver" when a process starts."""

@@ -127,7 +127,9 @@ class ParkedRow:
     failures: int
     parked_at: datetime
     was_set_aside: bool = False
-    """Whether the message was ever parked. If its state is `kept` now, an operator has asked for its replay."""
+    """Whether the message was ever parked. If so, the state `kept` means that an operator has asked
+    for a replay of the message.
+    """
 
     @property
     def message(self) -> str:

@@ -330,8 +330,8 @@ class Instance:
     def mark_stopped(self, leased: LeasedStream) -> None:
         """Check that the instance may stop this stream without a drain (L4).
 
-        The instance may do so if it has lost the lease, if it has decided to release the lease, or if the lease is over
-        by the instance's own clock.
+        The instance may stop the stream if the stream's lease is lost, if the instance has decided
+        to release this lease, or if the lease is over by the instance's own clock.
         """
         if leased.fence in self._held and not self.own_lease.is_over:
             leased.checker.fail("L4", f"{leased.fence} was given up, although the lease holds")

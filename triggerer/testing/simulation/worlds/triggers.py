@@ -259,7 +259,10 @@ class Rejecting:
 
 
 class RereadingRecord(ErrorProbe):
-    """Stands between a backlog and the filter that catches up. It records the filter's answers, and injects faults."""
+    """Stands between a backlog and the filter that catches up.
+
+    Records which messages the filter passes or rejects, and injects faults.
+    """
 
     def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
         super().__init__(leased)

@@ -1,4 +1,7 @@
-"""Copies the output of a JVM to standard error, and stores its last lines. See `driver_deaths` for their use."""
+"""Copies the output of a JVM to standard error, and stores its last lines.
+
+`driver_deaths` looks in these lines for the reason why the JVM ended.
+"""
 
 from __future__ import annotations
 
