@@ -214,7 +214,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
             await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
             # Do not raise `BrokerRefused`: the directory may exist on the service's machine, or may be created later.
-            # The service waits for it.
+            # The service waits for the directory.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

@@ -50,7 +50,7 @@ def json_of(done: subprocess.CompletedProcess[str]) -> Any:
 def start_service(
     *arguments: str, cwd: Path, log: Path, environment: Mapping[str, str] = ENVIRONMENT
 ) -> ForkedService | subprocess.Popen[bytes]:
-    """Start `triggerer` with these arguments in a session of its own; its output is appended to the log."""
+    """Start `triggerer` with these arguments, in a process session of its own. Append its output to `log`."""
     if can_fork(environment, ENVIRONMENT):
         forks = command_forks(tuple(ENVIRONMENT.items()))
         return forks.start(arguments, cwd, environment, log)

@@ -137,7 +137,7 @@ class GrowingLog:
         self._position = first.start
 
     async def read_on(self, limit: int) -> bytes | None:
-        """Return the next bytes, or None if the log has no further bytes yet. Cut bytes (holes) are left out.
+        """Return the next bytes, or None if the log has no further bytes yet. Skip a part that was cut (a hole).
 
         Raises:
             TriggererError, ServerBusy: See `LogReader.read`.

@@ -108,7 +108,8 @@ def clean(
 
     The scheduler deletes old data each night, by the ages in the section `retention`. This command deletes it now.
 
-    An asset event stays while it waits for a DAG, belongs to a run that stays, or is the newest event of its asset.
+    An asset event stays while it waits for a DAG, belongs to a run that stays or was emitted by one, or is the
+    newest event of its asset.
 
     An asset event also stays while its message may be processed again. Otherwise the message would create a second
     event.

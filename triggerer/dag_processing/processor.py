@@ -222,7 +222,8 @@ class DagProcessor:
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
-        # Do not use the modification time: when a file is truncated, the size changes a moment before that time.
+        # Do not decide by the file's modification time. A file that is just being truncated may have its new size
+        # already and still its old modification time. It would seem to be unchanged for long.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
             self._request_write()

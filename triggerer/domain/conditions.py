@@ -22,7 +22,7 @@ class _Group(Combinable):
 
     objects: tuple[Condition, ...]
     repeated: tuple[Leaf, ...] = field(compare=False, repr=False)
-    """Operands that were written again, such as the second `a` of `a & b & a`. They may have watchers of their own."""
+    """The repeated operands, such as the second `a` of `a & b & a`. Equal assets may have different watchers."""
 
     def __init__(self, *objects: Combinable) -> None:
         flat: dict[Condition, None] = {}

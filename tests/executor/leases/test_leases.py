@@ -193,7 +193,7 @@ async def _two_claimed_ahead(
 ) -> AsyncIterator[tuple[Executor, list[int], psutil.Process]]:
     """Run an executor that has begun one run and claimed two more.
 
-    Yield the executor, the keys of the three runs, and the process of the run that has begun.
+    Yield the executor, the primary keys of the three runs, and the process of the run that has begun.
     """
     params = _params(house.folder)
     # Keep claimed runs for this time, because the worker may take long to start.

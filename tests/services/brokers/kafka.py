@@ -171,7 +171,8 @@ def broker_settings(node: int, port: int, controller_port: int, data: Path) -> d
         "share.coordinator.state.topic.num.partitions": 1,
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
-        # A group's first member does not wait for others, and a dead member may be noticed after a second.
+        # A group's first member does not wait for others. A member may choose a session timeout of one second, so that
+        # a test soon sees that the member is dead.
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 1000,
         "file.delete.delay.ms": 1000,

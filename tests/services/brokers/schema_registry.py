@@ -15,8 +15,8 @@ class Registry:
 
     Attributes:
         asked: The paths of the requests, in order.
-        status: 200, or the status of every answer, with an error instead of a schema.
-        page: The text of every answer, as from a server that is no registry; None: answer as a registry.
+        status: The HTTP status of every answer. If it is not 200, each answer has an error instead of a schema.
+        page: The text of every answer, to imitate a server that is no registry. None: answer as a registry.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """Creates a home folder with an archive of Spark's classes, once for a test session.
 
-The archive (class data sharing of the JVM) halves the start of a session. Other home folders link the archive.
+With the archive (class data sharing of the JVM), a Spark session starts in half the time. The home folders of other
+tests link this archive.
 """
 
 import fcntl

@@ -111,7 +111,10 @@ def print_list(
 def _without_empty_columns(
     columns: list[Column], rows: list[list[str]]
 ) -> tuple[list[Column], list[list[str]]]:
-    """Leave out the columns that are empty in every row. Only for a terminal: a script may count columns."""
+    """Leave out the columns that are empty in every row, except the first column.
+
+    Only for a terminal: a script may count columns.
+    """
     kept = [
         at
         for at in range(len(columns))

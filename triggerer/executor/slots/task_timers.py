@@ -52,7 +52,7 @@ class TaskTimers:
             due.append(call_later(start.timeout_s + grace_s, self.on_overdue, reason))
 
     def stop(self, *task_ids: str) -> None:
-        """Stop the timers of these tasks, which have ended. Without ids: stop all timers, because no task runs."""
+        """Stop the timers of these tasks. Without ids: stop all timers."""
         for task_id in task_ids or tuple(self._due):
             for timer in self._due.pop(task_id, ()):
                 timer.cancel()

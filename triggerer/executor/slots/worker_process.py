@@ -205,7 +205,8 @@ class WorkerProcess(ChildProcess):
                         if self.on_frame is not None:
                             self.on_frame(frame)
         except MalformedFrame:
-            # A worker executes no users' code. So the worker is of another release, or its memory is damaged.
+            # Users' code cannot have sent this frame, because a worker executes none. So the worker is of another
+            # release, or its memory is damaged.
             self.kill()
         except ChannelClosed:
             pass

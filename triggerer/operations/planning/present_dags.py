@@ -181,7 +181,8 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
     """Replace the snapshot's numbers of waiting events with those in `queued`.
 
-    The snapshot counts only as many events as the scheduler needs, and only for assets for which the DAG waits now.
+    The snapshot's own numbers may be too low for a new definition. It counts only as many events as the scheduler needs
+    now, and only events of assets for which the DAG waits now.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (

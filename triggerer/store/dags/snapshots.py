@@ -169,8 +169,9 @@ class ReadDags:
 class DagRow(NamedTuple):
     """A DAG, and an asset with queued events that the DAG's condition names, directly or through an alias.
 
-    A DAG has a row for each such asset. An asset that the condition names in several ways has several rows. The rows of
-    a DAG are adjacent. A DAG without such an asset has one row, which names no asset.
+    A DAG has a row for each of these assets. An asset that the condition names in several ways has several rows, for
+    example one by name and one by an alias. If there are no such assets, the DAG has one row, which names no asset. The
+    rows of a DAG are adjacent.
     """
 
     dag_id: str

@@ -80,7 +80,7 @@ async def follow_asset_events(
             service.
         after: The cursor of the previous page. None: the first page.
         is_from_now: False: begin with the oldest event. True: begin after the newest event. But if one of the
-            transactions does not end within the two seconds, begin with the oldest event.
+            transactions that write events does not end within the two seconds, begin with the oldest event.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
     Raises:
@@ -122,7 +122,7 @@ async def _begin(
 
 
 async def _begin_round(session: AsyncSession, state: _State, window: timedelta) -> None:
-    """Set the id where a new round ends, and the settled id where the following round will begin."""
+    """Begin a round: set `until`, where this round ends, and `settled`, where the following round will begin."""
     state.until = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         # SQLite has one writer at a time, so all transactions that took ids have ended.

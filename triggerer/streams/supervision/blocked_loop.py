@@ -133,7 +133,8 @@ class StallWatch:
                 return  # the loop is closed
             while stall is None and not self._answered.wait(self._threshold):
                 stall = self._find_stall(due, since, before)
-                # If there is no stall, the system may have paused the process. Next time, judge only the time from now.
+                # If this is no stall, the system may have paused the process. So the next call judges only the usage
+                # from now on.
                 since, before = time.monotonic(), self._usage()
             if stall is None:
                 continue

@@ -279,8 +279,9 @@ class Member:
     async def serve(self, group: Group) -> None:
         """Run in the group, and restart whenever the filter ends. Returns when the group is ending, or after `stop`.
 
-        In the testing harness (`RuntimeContext.restarts` is False), the filter is not restarted, and `serve` returns.
-        But if the filter failed and its watchers may fall behind, `serve` waits for a call of `restart`.
+        In the testing harness (`RuntimeContext.restarts` is False), the filter is not restarted automatically. If the
+        filter failed and its watchers may fall behind, `serve` waits for a call of `restart`. Otherwise `serve`
+        returns.
         """
         with anyio.CancelScope() as self._scope:
             while True:

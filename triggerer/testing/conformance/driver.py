@@ -116,7 +116,7 @@ class Driver:
         await self.until(lambda: len(self.advanced) >= number, f"{number} advances")
 
     async def ends_with(self, kind: type[Exception]) -> None:
-        """Wait until the producer has raised an error of this kind. The driver does not raise it again."""
+        """Wait until the producer has raised an error of this kind. Later waits do not raise this error."""
         with anyio.move_on_after(self._patience_s):
             while self._error is None:
                 await self._changed.wait()

@@ -703,8 +703,8 @@ async def test_an_error_is_shown_until_the_next_message_passes(scene: Scene) -> 
 async def test_one_that_fails_now_and_then_is_not_held_up_as_one_that_takes_nothing(
     scene: Scene,
 ) -> None:
-    """Each of a hundred lanes has a message that passes and one that fails once. So no two failures follow each
-    other."""
+    """Each of a hundred lanes has a message that passes, and then one that fails once. So a message passes between
+    two failures."""
     failed = set[str]()
 
     def fails_once(event: str) -> bool:

@@ -75,8 +75,8 @@ class Backlog:
     rewound_to: Position | None = None
     """The position to which a replay has rewound the watcher, until the broker has advanced to this position.
 
-    The replay does not know the broker's position, so the poll may still broadcast a message from before `rewound_to`.
-    The watcher would miss this message, so the broadcast rewinds the watcher further, to this message.
+    The broker's position may be before `rewound_to`. Then the poll broadcasts a message that is not in the backlog. So
+    the broadcast rewinds the watcher to this message.
     """
     in_flight_by: InFlightTracker | None = None
     """The messages that the present reader has handed out. Only their outcomes move the position."""

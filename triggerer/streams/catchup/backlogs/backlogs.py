@@ -167,7 +167,10 @@ class Backlogs:
     def _replace(
         self, backlog: Backlog, position: Position, now: datetime, **changes: Any
     ) -> Backlog:
-        """Replace a backlog by a new object, so that the outcomes of messages that were already read are ignored."""
+        """Replace a backlog by a new object.
+
+        Messages in flight refer to the old object, so their outcomes are ignored from now on.
+        """
         new = replace(
             backlog,
             since=now if backlog.is_caught_up else backlog.since,

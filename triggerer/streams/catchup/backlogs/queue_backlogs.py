@@ -1,4 +1,7 @@
-"""Adds the backlogs of a queue to `Backlogs`: when a group begins, and when parked messages are replayed."""
+"""Adds the backlogs of a queue to `Backlogs`.
+
+This happens when a group begins, when a member joins, and when parked messages are replayed.
+"""
 
 from __future__ import annotations
 

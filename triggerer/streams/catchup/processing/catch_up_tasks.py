@@ -51,8 +51,9 @@ class CatchUpTasks:
         self._member_of: dict[WatcherRef, Member] = {}
         """The member that serves each watcher."""
         self._loaded: dict[int, Fence] = {}
-        """By watcher id, the lease under which the rows of the watcher's backlogs were loaded. Since then only this
-        process changes these rows.
+        """By watcher id, the lease under which the rows of the watcher's backlogs were loaded.
+
+        Under this lease only this process changes the rows, so they are not loaded again.
         """
         self._replays = Replays(self.backlogs, context, members, self._on_backlog)
         self._catching_up: dict[WatcherRef, CatchUp] = {}

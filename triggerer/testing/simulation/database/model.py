@@ -103,7 +103,7 @@ class ReadAt(NamedTuple):
 
     database: datetime
     host: datetime
-    """The instant by the host's clock, which timetables read. The simulation may have changed the clock since then."""
+    """The instant by the host's clock. Timetables read this clock, and the simulation may have changed it since."""
 
 
 class PlanningObserver(Protocol):

@@ -95,7 +95,8 @@ def archive_for(
 ) -> ClassArchive:
     """Return the archive that fits this Java and these jars. Nothing is written."""
     jars = spark_home / "jars"
-    # Java refuses an archive if the time of a jar has changed. So a reinstalled PySpark gets a new archive.
+    # Java refuses an archive if the modification time of a jar has changed. A reinstalled PySpark gets a new archive,
+    # because the time of the folder `jars` is a part of the key.
     installed = jars.stat().st_mtime_ns if jars.exists() else 0
     identity = f"{java.home}|{java.version}|{jars}|{installed}"
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:8]
