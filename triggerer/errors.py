@@ -53,7 +53,10 @@ class UnknownName(TriggererError):
         self.has_suggestion = False
 
     def suggest(self, known: Iterable[str]) -> Self:
-        """Change the hint: suggest the most similar known name, or list the known names if they are few."""
+        """Change the hint: suggest the most similar known name, or list the known names if they are few.
+
+        If no known name is similar, and the list would be empty or too long, keep the hint.
+        """
         self.hint = hint(self.name, known) or self.hint
         self.has_suggestion = True
         return self

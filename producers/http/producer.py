@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_PAGES: Final = 100
-"""After this many pages in succession, failed items that are due are delivered again before the next page."""
+"""The most pages to request in succession. Then failed items that are due are delivered again.
+
+While `first="skip"` skips the present pages, the producer instead pauses for `poke_interval`.
+"""
 MOST_FAILED: Final = 1_000
 """While this many failed items wait for their redelivery, the producer does not poll."""
 _OF_A_LOST_CURSOR: Final = frozenset({400, 404, 410, 422})

@@ -250,7 +250,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._settler.advance(batch)
 
     def use_mark(self, mark: StoreMark) -> None:
-        """Store the mark in the metadata of each commit. Refuse to read if a commit has a newer mark than the store."""
+        """Store `mark` in the metadata of each commit.
+
+        If a commit has a newer mark, the database was restored from a backup, and the producer refuses to read.
+        """
         self._mark = mark
 
     def use_standing(self, report: ReportStanding) -> None:

@@ -178,8 +178,8 @@ class Leases:
     def take_due(self, now: float) -> Due:
         """Return the leases to extend now.
 
-        The caller reports the result to `extended`, `put_off` or `lose`. Without a report, a lease is due again after
-        half a deadline.
+        The caller requests the extensions, and reports to `extended`, `put_off` or `lose` how each lease fared. A lease
+        without a report is due again after half a deadline.
         """
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER

@@ -302,7 +302,7 @@ def _leased(acks: Sequence[_Acks], now: float) -> list[str]:
 
 
 def _keep(acks: Sequence[_Acks], ack_ids: Iterable[str]) -> list[_Acks]:
-    """Return the acks with only the ids to send again. All other ids are marked as done for their callers."""
+    """Return the acks reduced to `ack_ids`, which are sent again. Mark all other ids as done for their callers."""
     again = set(ack_ids)
     kept: list[_Acks] = []
     for one in acks:

@@ -55,7 +55,7 @@ class LinkContext(Protocol):
         """How long an empty session stays open."""
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Deliver no message of a session for this time. Has no effect if another stream accepts the session next."""
+        """Deliver no message of a session for `delay_s`. Has no effect if another stream accepts the session next."""
 
 
 class Link:

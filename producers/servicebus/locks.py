@@ -64,7 +64,8 @@ class MessageLocks:
         self._mark_settled = mark_settled
         self._are_renewed = are_renewed
         self._locked: dict[int, LockedMessage] = {}
-        # A heap, sorted by due time: the planned renewals of locks, and the functions that `delay` has put off.
+        # A heap, sorted by due time. An item with a function is a call that `delay` has put off. An item without a
+        # function is the planned renewal of a lock.
         self._due: list[tuple[float, int, LockedMessage, Callable[[], None] | None]] = []
         self._numbers = itertools.count()
         self._delayed = 0

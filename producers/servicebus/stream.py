@@ -211,7 +211,7 @@ class Stream:
         return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Deliver no message of a session for this time. Has no effect if another stream accepts the session next."""
+        """Deliver no message of a session for `delay_s`. Has no effect if another stream accepts the session next."""
         now = anyio.current_time()
         for stale in [name for name, until in self._delayed_sessions.items() if until <= now]:
             del self._delayed_sessions[stale]

@@ -1,7 +1,9 @@
 """Compares our timetables with Airflow 3.3.2's, in thousands of series of runs under a frozen clock.
 
-The answers in `timetable_answers.json` were recorded with that release:
-`TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m tests.airflow.test_timetables`
+Airflow's answers are in `timetable_answers.json`. This command asks an installed Airflow, and records the answers:
+
+    TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m tests.airflow.test_timetables
+
 docs/reference/timetables.md explains the differences.
 """
 

@@ -57,7 +57,7 @@ def main() -> None:
         with unwrapped_interrupts():
             commands.app()
     except SystemExit as ended:
-        # Click exits with 1 after a broken pipe. Here a broken pipe is a success, as it is for `BrokenPipeError` below.
+        # Click turns a broken pipe into exit code 1. Exit with 0 instead, as after the `BrokenPipeError` below.
         sys.exit(0 if isinstance(ended.__context__, BrokenPipeError) else ended.code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -112,7 +112,7 @@ class ForkPool:
         self._waiting[path] = None
 
     def step(self) -> tuple[list[Ended], bool]:
-        """Start forks for waiting paths. Then wait until a fork writes or ends, or a watched descriptor can be read.
+        """Start forks for waiting paths. Then wait until a fork writes, ends or times out, or a watched fd is readable.
 
         A fork that exceeds its time is killed.
 

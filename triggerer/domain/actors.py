@@ -32,7 +32,10 @@ class Actor:
     """The actor of one change."""
 
     name: str
-    """The user of the operating system, the name of an API token, or the person who signed in."""
+    """The user of the operating system, the name of an API token, or the person who signed in.
+
+    For a change without a person, a text such as `retention` or `hook NAME`.
+    """
     role: Role
     via: str
     """How the actor reached the service: `cli`, `service`, `link`, `oidc`, `token:<id>`, `session:<id>`,

@@ -124,7 +124,7 @@ class LogShipper:
             )
             failures = failures + 1 if errors else 0
             if errors:
-                # Go on: the marker of a log is needed only if this process dies before it has copied the log.
+                # Only warn: the marker of a log is needed only if this process dies before it has copied the log.
                 warn_seldom(
                     _log,
                     failures,

@@ -23,7 +23,7 @@ async def is_repeat(session: AsyncSession, actor: Actor, key: str, request: byte
     Args:
         request: The path and the body of the request, as bytes. A request with equal bytes is a repeat.
     Raises:
-        KeyReused: Another request of this sender had the key.
+        KeyReused: The sender has used the key for another request.
     """
     digest = hashlib.sha256(request).hexdigest()
     first = await claim_key(session, sender=actor.via, key=key, request=digest)

@@ -54,12 +54,13 @@ class CommittedPosition:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
         topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
-        partitions: How many partitions the topic had at the first commit for this partition. A partition with this
-            number or a higher number was added later, so it is read from its beginning, whatever `start` is.
+        partitions: How many partitions the topic had at the first commit for this partition. Partitions are numbered
+            from 0, so a partition whose number is not below this count was added later. Such a partition is read from
+            its beginning, whatever `start` is.
         epoch: The epoch of the leader that wrote the message before `offset`; None: unknown. A broker compares the
             epoch with its log, to find out whether the log was cut.
         mark: The store's mark at the commit; see `triggerer.abc.StoreMark`. None: the commit has none.
-        used: The offsets that the log uses again after its cuts. A cut is dropped once the position is past its
+        used: By cut, the offsets that the log has used again. A cut is dropped once the position is past the cut's
             offsets.
     """
 

@@ -58,7 +58,7 @@ class RangeBookmark:
     def of_partition(
         self, topic: str, topic_id: str | None, number: int
     ) -> PartitionBookmark | None:
-        """Return a partition's bookmark; None if there is none, or if it belongs to a deleted topic of this name."""
+        """Return a partition's bookmark. None: no bookmark is stored, or only one of a deleted topic of this name."""
         found = self.topics.get(topic)
         if found is None or not is_same(found.topic_id, topic_id):
             return None

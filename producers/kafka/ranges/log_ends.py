@@ -58,9 +58,9 @@ class LogEnds:
     async def look_up(self, bookmark: RangeBookmark) -> list[PartitionView]:
         """Return the partitions that are unchanged since the previous look-up.
 
-        A new partition is left out once. If a partition's topic was created again, or its leader changed, the partition
-        is left out once too, because its offsets may be from another log than before. A partition that begins at
-        `start` is not left out, but looked up again.
+        A new partition is left out once. A partition is also left out once if its topic was created again or its leader
+        changed, because its offsets may be from another log than before. If such a partition begins at `start`, the
+        look-up is repeated until the partition is unchanged.
 
         Raises:
             BrokerUnavailable: The cluster does not answer in time.

@@ -180,10 +180,10 @@ class Cluster:
         await guarded(client.set_topics(topics), what)
 
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return, by partition, the offset at which the messages of a leader epoch end in the broker's log.
+        """Return, by partition, the offset at which the messages of the given leader epoch end in the broker's log.
 
         If a reader has read messages of the epoch at or after this offset, they are lost: the log was cut. A partition
-        is left out if its broker does not know the epoch. Call `know_leaders` first.
+        is left out if its broker does not know the epoch, or does not know the request. Call `know_leaders` first.
 
         Raises:
             BrokerUnavailable: The cluster does not answer, or a partition has no leader, or its leader has changed.

@@ -9,7 +9,7 @@ from producers.kafka.errors import guarded
 from producers.kafka.message import Record
 
 _LOOK_AROUND_MS = 1000
-"""How long a fetch waits for messages before the caller checks other things, such as errors of other tasks."""
+"""`get_records` waits at most this long, so that the caller can notice other things, such as errors of other tasks."""
 
 
 class OutOfRange(Exception):

@@ -20,7 +20,8 @@ from tests.services.process import free_ports
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 SESSION_S = 6.0
-# A request times out before the session does, so the client is still in its group when it repeats the request.
+# A request times out before the client's session in the group does. So the client is still a member of the group when
+# it repeats the request.
 SETTINGS = f"session_timeout_ms = {SESSION_S * 1000:.0f}\nheartbeat_interval_ms = 1000\nrequest_timeout_ms = 5000\n"
 
 

@@ -142,7 +142,7 @@ def test_no_child_can_speak_for_the_service(
     with site.instance.config.open("a") as config:
         config.write('[triggerer.isolation]\n"blocking.Blocker" = "process"\n')
     site.instance.start()
-    # The parser's process writes the file "parser". A run writes "worker", and needs an event of the isolated trigger.
+    # The parser's process writes "parser". An event of the isolated trigger starts a run, which writes "worker".
     site.wait_for("parser", "worker")
     for name in ("parser", "worker"):
         seen = (site.dags / name).read_text().splitlines()

@@ -528,7 +528,10 @@ async def _start_backfill_in_steps(database: Database) -> None:
 async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_look(
     postgres: Database,
 ) -> None:
-    """The scheduler reads the DAG without a lock. It notices a backfill by the change of the DAG's row."""
+    """On PostgreSQL, the scheduler reads the DAG (`ReadDags`) without a lock, so a backfill can start meanwhile.
+
+    The backfill changes the DAG's row. So `CreateRuns` skips the DAG, and the next look creates the runs.
+    """
     await add_dag(postgres, "d", DAILY, params={"p": 1}, is_paused=True)
     await add_dag(postgres, "other", DAILY)
     await _catch_up(postgres, start=1, last=2, cap=100)

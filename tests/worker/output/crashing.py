@@ -1,7 +1,7 @@
 """One attempt of a task that writes to each kind of target: `python -m tests.worker.output.crashing JSON`.
 
-The JSON contains a token, and perhaps a point (one of `POINTS`). At this point the attempt kills itself and its JVM.
-Without a point, the attempt writes 100 rows with the token to each target.
+The attempt writes 100 rows with a token to each target. The JSON contains the token, and perhaps a point (one of
+`POINTS`). At this point the attempt kills itself and its JVM.
 """
 
 from __future__ import annotations

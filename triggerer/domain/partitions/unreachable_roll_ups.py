@@ -1,4 +1,7 @@
-"""Finds roll-ups whose window does not fit the period of `upstream_mapper`: runs never start, or start too early."""
+"""Finds each `RollupMapper` whose `window` does not fit the period of its `upstream_mapper`.
+
+With such a mapper, runs never start, or start too early.
+"""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class _Asked:
     until: datetime
     set_back: ClockSetBack | None
     _positions: dict[Asset, list[int]] = field(default_factory=dict)
-    """By asset, the indices of its events in the history, so that a DAG's replay reads only events of its assets."""
+    """By asset, the indices of its events in `history`. A DAG's replay reads only the events of the DAG's assets."""
 
     def __post_init__(self) -> None:
         for at, event in enumerate(self.history):

@@ -28,7 +28,7 @@ _USERS: Final = {
     "retention": {"scheduler", "executor"},
     "logs": {"executor"},
 }
-"""By section, the parts of the service that use the section. All parts use a section that is missing here."""
+"""By section, the parts of the service that use the section. All parts count as users of any other section."""
 
 
 @dataclass(frozen=True, slots=True)

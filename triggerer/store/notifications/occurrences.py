@@ -18,9 +18,7 @@ from triggerer.domain.notifications import QUIET, Event, LastNotification, Occur
 from triggerer.store.schema.models import Asset, DagRun, ParkedMessage, Watcher
 
 OLDEST: Final = timedelta(days=1)
-"""Failures of runs that are older than this cause no notification. They may be from before notifications were
-configured.
-"""
+"""A run that failed longer ago causes no notification: it may have failed before notifications were configured."""
 _MOST_ROWS: Final = 5_000
 """The most runs, and the most parked messages, that one call of `find_occurrences` reads."""
 _WORKS: Final = frozenset({"running", "catching_up"})

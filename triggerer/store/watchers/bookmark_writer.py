@@ -44,7 +44,7 @@ class BookmarkWriter(FencedWriter[BookmarkChange]):
         self._now = now or TurnClock().now
         self._waiting: deque[BookmarkChange] = deque()
         self._rows: dict[str, EventRows] = {}
-        """The events of the submitted changes as rows, by change id, so that a repeated write has identical rows."""
+        """By change id, the rows of a submitted change's events, kept so that a repeated write has identical rows."""
 
     async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
         # The watcher's earlier trigger may have submitted a change just before it ended. Wait until it is stored.

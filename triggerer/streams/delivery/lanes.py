@@ -28,7 +28,8 @@ class Lanes:
     Adding an event costs O(1), and so does queueing or finishing a lane. A lane with a stuck head costs nothing.
 
     A lane is full when it has reached its bound in events or in bytes. The caller of `append` enforces the bounds. The
-    message that fills the lane may exceed the bound in bytes. Otherwise a larger message would wait for ever.
+    message that fills the lane may exceed the bound in bytes. Otherwise a message that is larger than the bound would
+    wait for ever.
     """
 
     def __init__(self, bound: int = sys.maxsize, bound_bytes: int = sys.maxsize) -> None:

@@ -24,8 +24,10 @@ from triggerer.domain.timetables.zones import checked_zone, with_zone, zone_to_j
 class CronDataIntervalTimetable(HasTicks):
     """A run at each instant of the expression, for the time since the previous instant.
 
-    - With catch-up, the first interval begins at the DAG's start date. A DAG without a start date gets no first run.
-    - Without catch-up, the first run covers the last interval that has ended.
+    - With catch-up, the first interval begins at the first instant that is not before the DAG's start date. A DAG
+      without a start date gets no first run.
+    - Without catch-up, the first run covers the last interval that has ended. If this interval begins before the start
+      date, the first interval is as with catch-up.
 
     Raises:
         DagError: The expression or the zone is invalid.

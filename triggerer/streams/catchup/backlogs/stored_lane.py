@@ -109,7 +109,10 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Record the store's answer. Return True if the row must be deleted because the message has been resolved."""
+        """Record that the store has stored or refused a message.
+
+        Return True if the message has been resolved meanwhile, so that its new row must be deleted.
+        """
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early

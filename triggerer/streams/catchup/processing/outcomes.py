@@ -1,4 +1,4 @@
-"""Decides what happens to each message while a watcher catches up: it has passed, is retried, or is parked."""
+"""While a watcher catches up, decides for each message whether the message has passed, is retried, or is parked."""
 
 from __future__ import annotations
 

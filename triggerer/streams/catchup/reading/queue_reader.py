@@ -119,8 +119,8 @@ class QueueReader:
     def undecided(self, backlog: Backlog, most: int) -> list[QueueMessage]:
         """Return a lane's first outstanding messages that the watcher has not read, and that the group may still store.
 
-        The group decides at the lane's head whether to store a message (`StoredLane.decided_to`). If the broker will
-        redeliver the outstanding messages, the list is empty.
+        When a message reaches the lane's head, the group decides whether to store the message
+        (`StoredLane.decided_to`). If the broker will redeliver the outstanding messages, the list is empty.
         """
         stored = backlog.stored_lane
         assert stored is not None

@@ -1,4 +1,4 @@
-"""Opens the Spark session of one run, on the worker's warm driver or on a driver of its own, and reports progress."""
+"""Opens the Spark session of one run, on the worker's warm driver or on the run's own driver. Reports the progress."""
 
 from __future__ import annotations
 
@@ -142,7 +142,10 @@ class RunSession:
             self._holder.kill_driver("the work of a failed try on it did not end")
 
     def _await_end_of_stopped_run(self) -> None:
-        """Return once Spark executes no work of the run. If that takes too long, the executor kills this process."""
+        """Wait until Spark executes no work of the run. Give up after a time limit, or if Spark cannot be asked.
+
+        If the wait takes too long, the executor kills this process.
+        """
         session = self._progress.session
         if session is None or self._has_driver_ended():
             return

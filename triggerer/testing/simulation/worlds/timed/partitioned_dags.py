@@ -92,7 +92,7 @@ def schedule_for(keyed: Keyed) -> Schedule:
 
 
 def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
-    """Draw a partitioned DAG. If `keyed`, the model of its schedule, is None, the model is drawn too."""
+    """Draw a partitioned DAG. `keyed` is the model of the DAG's schedule; None: draw the model too."""
     keyed = keyed or _draw_keyed(rng)
     is_late = rng.random() < 0.2
     return Dag(
