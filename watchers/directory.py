@@ -75,7 +75,7 @@ class FilesProducer(SharedStreamProducer):
     - A rejected file is moved into `.rejected`.
 
     Args:
-        only: The name of the only file to look for. Then no `Sighting` is broadcast. None: look for all files.
+        only: The name of the only file to look for. With a name, no `Sighting` is broadcast. None: look for all files.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:

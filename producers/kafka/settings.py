@@ -82,7 +82,7 @@ class KafkaSettings(DeliverySettings):
     """The most bytes that a broker returns for one partition; a larger message is returned alone. The client buffers
     one answer for each partition, so a partition uses about this much memory, more if its messages are compressed."""
     fetch_max_wait_ms: int = 500
-    """How long the broker may delay a fetch while it has no message. Idle streams wait for `idle_fetch_wait_ms`."""
+    """How long the broker may delay a fetch while it has no message. For idle streams: `idle_fetch_wait_ms`."""
     request_timeout_ms: Positive = 20_000
     session_timeout_ms: Positive = 10_000
     """After a crash, the group's other members wait this long for the crashed member's partitions."""

@@ -108,8 +108,8 @@ class Settler:
     def finish(self, request: SettleRequest, *, is_settled: bool) -> None:
         """Record whether the request's message was settled, and call `done`.
 
-        A message that was not settled comes again. If another link has already received it, pass the request to that
-        link, and do not call `done` here.
+        A message that was not settled comes again. If another link has already received the message, this method passes
+        the request to that link, and does not call `done`.
         """
         if not is_settled and request.delivery.link is not self._holder:
             request.delivery.link.add_settle_requests([request])

@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[str, float]:
-    """Return the instructions for each message, in thousands: of the event loop, the other threads, and the workers."""
+    """Return how many thousand instructions a message takes in the event loop, in other threads, and in the workers."""
     topic = scene.new_topic()
     has_runs = arguments.what == "latency"
     make = that_does_nothing if has_runs else that_starts_nothing

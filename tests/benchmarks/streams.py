@@ -1,4 +1,4 @@
-"""Measures the runtime alone, in one process: the messages per second that all subscribers of a stream resolve.
+"""Measures the runtime alone, in one process: how many messages per second every subscriber of a stream resolves.
 
 There is no broker and no database.
 

@@ -1,4 +1,4 @@
-"""A simple model of docs/reference/partitions.md: which runs must exist. It shares no code with the product."""
+"""A simple model of docs/reference/partitions.md. It computes which runs must exist, without code of the product."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class Orphans:
     """Kills the children that this process has not started itself.
 
     Args:
-        selector: Each orphan's `pidfd` is registered here. When the selector returns it, call `reap` with the key's
-            data.
+        selector: Each orphan's `pidfd` is registered here. When the selector returns the `pidfd`, call `reap` with the
+            key's data.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:

@@ -88,7 +88,7 @@ class DagProcessor:
         self._parser = Parsers(settings, self._take)
         self._watch = FolderWatch(self._folder, self._scan_soon, interval_s=self._interval_s)
         self._seen = Scanned({})
-        """The files of the folder. A part that cannot be read now has the files of an earlier scan."""
+        """The files of the folder. If a file or subfolder cannot be read now, it counts as at an earlier scan."""
         self._parsed: dict[str, ParsedFile] = {}
         self._reread: set[str] = set()
         """The files that were read after the last write."""

@@ -92,8 +92,8 @@ class Flow:
         self.live_from = time.time()
         while self._live:
             if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
-                # The machine is slow, so publish these pairs together. The last pair goes through `_publish_pair`,
-                # which orders its messages so that no event is left waiting.
+                # The machine is slow, so publish all pairs except the last at once. The last pair goes through
+                # `_publish_pair`, which orders its messages so that no event is left waiting.
                 rest, self._live = self._live[:-1], self._live[-1:]
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)

@@ -31,7 +31,8 @@ class RunDetails:
     attempt: int
     """The number of the attempt, from 1. Each claim of the run by an executor is an attempt.
 
-    A run is claimed again if its executor died, its DAG file did not load, or a user retried or cleared the run.
+    A run is claimed again, for instance, if its executor died or gave the run up, if its DAG file did not load, or if a
+    user retried or cleared the run.
     """
     queued_at: datetime
     run_after: datetime

@@ -160,8 +160,8 @@ def _record_added(row: DagRow, partitioner: Partitioner, added: Sequence[Share])
 def _recompute_outdated(row: DagRow, partitioner: Partitioner) -> Script[int]:
     """Recompute due times that were stored before the clock was set back; return the number of their keys.
 
-    Otherwise the runs of these keys would wait until the clock reaches the stored times again. One call recomputes up
-    to `MOST_EVENTS` keys.
+    With the stored due times, the runs of these keys would wait until the clock reaches those times again. One call
+    recomputes up to `MOST_EVENTS` keys.
     """
     soon = row.now + CLOCK_STEP
     keys = yield from keys_computed_after(row.dag_id, soon, limit=MOST_EVENTS)

@@ -11,8 +11,9 @@ from triggerer.domain.runs import TaskState
 def reused_tasks(dag: DAG, finished: Mapping[str, TaskState]) -> dict[str, TaskState]:
     """Return the final states of the tasks that are not executed again.
 
-    A task's return value is lost when its process ends. So a successful task is executed again if a task that must be
-    executed needs the value. The repeated task emits its events with the same keys, so no event is recorded twice.
+    A task's return value is lost when the run's process ends. So a successful task is executed again if a task that
+    must be executed needs the value. The repeated task emits its events with the keys of the first execution, so no
+    event is recorded twice.
 
     Args:
         finished: The final states of the tasks that may keep their results. Tasks that the DAG no longer has are

@@ -107,8 +107,8 @@ def _leave_while_joining(consumer: Any) -> None:
             if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
                 return await send_request(request)
             if not coordinator.member_id and not is_static_member(coordinator):
-                # A join without a member id only requests an id. The broker answers at once, and there is no membership
-                # to leave.
+                # From Kafka 2.2 on, a join without a member id only requests an id (KIP-394). The broker answers at
+                # once, and there is no membership to leave.
                 return await send_request(request)
             with anyio.CancelScope() as scope:
 

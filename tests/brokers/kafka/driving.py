@@ -167,7 +167,7 @@ async def driving(
 
 
 async def read(kafka: KafkaClient, topic: str, number: int) -> Driver:
-    """Read a number of messages of a topic in a separate group, leave the group, and return the messages."""
+    """Read `number` messages of a topic in a separate group, and leave the group. The driver has the messages."""
     async with driving(producer_on(kafka.bootstrap_servers, topic, topic)) as driver:
         await driver.settled(number)
     return driver

@@ -18,7 +18,10 @@ from triggerer.worker.spark.sessions.classic import find_installation
 
 @dataclass(frozen=True)
 class TrainedHome:
-    """A home with a class archive. Two processes created it together; `made` has the last line of each process."""
+    """A home with a class archive. Two processes tried to create the archive at the same time.
+
+    `made` has the last line that each process printed.
+    """
 
     path: Path
     made: list[str]

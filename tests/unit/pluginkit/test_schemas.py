@@ -167,8 +167,9 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     order.at.seconds = 1_800_000_000
     line = proto_message("shop.Order.Line")
     line.sku = "y"
-    # The bytes before a Protobuf value are the type's place in the file: 1 for `Order`, and 1, 0 for `Line`, which is
-    # nested in `Order`. A single zero byte means place 0, here `First`.
+    # Before a Protobuf value, the type's place in the file is a list of indices: [1] for `Order`, and [1, 0] for
+    # `Line`, which is nested in `Order`. The list's length and the indices are zigzag varints: \x02 is 1, \x04 is 2.
+    # A single zero byte means [0], here `First`.
     second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
     assert await decode(
         "protobuf",

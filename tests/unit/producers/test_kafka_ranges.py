@@ -216,7 +216,7 @@ def test_each_message_is_in_exactly_one_range_whatever_happens_to_the_log(steps:
 
 
 class FakeCluster:
-    """A fake of `LogEnds`, which returns the views that a test has set, or fails as often as a test says."""
+    """Stands in for `LogEnds`: returns `views`, but raises an error in the next `failures` calls."""
 
     def __init__(self, *views: PartitionView) -> None:
         self.views = list(views)

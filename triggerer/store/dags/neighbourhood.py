@@ -1,4 +1,4 @@
-"""Reads the neighbourhood of an asset in the graph of watchers, assets, aliases and DAGs, step by step."""
+"""Reads the neighbourhood of an asset in the graph of watchers, assets, aliases and DAGs, one hop after the other."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from triggerer.store.streams.lost_leases import lease_lost
 
 
 def size_of(extra: str) -> int:
-    """Return the number of bytes that a payload takes in memory. Outside ASCII, a character takes up to 4 bytes."""
+    """Return the bytes that a payload takes in memory: up to 4 for each character if any character is not ASCII."""
     return len(extra) if extra.isascii() else sys.getsizeof(extra)
 
 

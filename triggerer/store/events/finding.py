@@ -21,8 +21,10 @@ _PLACE: Final = re.compile(r"(?P<topic>.+)/(?P<partition>\d{1,10})/(?P<offset>\d
 async def find_events(session: AsyncSession, text: str) -> list[AssetEventView]:
     """Return the events whose idempotency key is `text`, at most 100.
 
-    If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too. If the
-    topic was deleted and created again, only messages of the new topic are found.
+    If `text` names a Kafka message, as `topic/partition/offset`, the events of this message are returned too. The
+    topic's id is taken from the newest event that a watcher made for each asset. So nothing is found if each of these
+    events has another topic, or no `topic` in its `extra`. If the topic was deleted and created again, only messages of
+    the new topic are found.
     """
     keys = {text}
     if place := _PLACE.fullmatch(text):

@@ -171,7 +171,7 @@ async def _ids_in_state(
 
     Args:
         wanted: The other conditions for the events.
-        after: Only lower ids than this. None: all ids.
+        after: Return only ids below this id. None: all ids.
         are_consumed: True for `consumed`, False for `unused` events.
     """
     found: list[int] = []

@@ -84,7 +84,7 @@ async def set_back_watchers(
 async def _request(
     session: AsyncSession, watcher: Watcher, start: datetime, now: datetime
 ) -> datetime:
-    """Store a request, unless an open request covers it. Return from which instant on the watcher's log is read again.
+    """Request a replay, unless an open request covers it. Return the instant from which the log is read again.
 
     The replay does not start before `cleaned_before`. Earlier events were deleted, and with them the keys that show
     which messages are repeats. The messages of deleted events need no replay: the broker had advanced past them.

@@ -52,7 +52,8 @@ class SlowSubscribers:
 
     If one large message alone fills more than half of a bound, a subscriber has the overflow grace to pass the message.
 
-    If watchers may fall behind, the group runs `run`, which checks from `request_check` until the pause is over.
+    The group starts `run` only if watchers may fall behind. A call of `request_check` makes `run` check until neither
+    the poll nor a lane is paused.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ def frozen_clock(moment: datetime) -> Iterator[None]:
 class TimetableConformance:
     """Tests a timetable: write `class TestMine(TimetableConformance)` in a test module, and implement `new_timetable`.
 
-    Override another attribute if the timetable has no entry point, if its runs end, or if it cannot catch up.
+    Set `is_installed` to False if the timetable has no entry point, `is_endless` if its runs end, and `catches_up` if
+    it cannot catch up.
     """
 
     moments: ClassVar[Sequence[datetime]] = (

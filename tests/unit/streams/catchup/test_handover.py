@@ -241,7 +241,7 @@ async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
 async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
     scene: Lively,
 ) -> None:
-    """Both messages fail, and "a" comes again. If the watcher fell behind only at "b", it would miss "a"."""
+    """Message "a" fails and comes again, and "sick" is absent at "b". A watcher that falls behind at "b" misses "a"."""
     context = RuntimeContext(scene.sink, scene.sink, restart_first=0.01, restart_longest=0.01)
     scene.fails["sick"] = scene.fails["well"] = lambda event: event == "a"
     async with Manager(context) as manager:

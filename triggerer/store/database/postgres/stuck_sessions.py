@@ -3,8 +3,8 @@
 The server itself ends a session that is idle in a transaction (`triggerer.store.database.postgres.primary.SETTINGS`).
 But a session can also be stuck within a statement, in state `active`:
 
-- It waits for the statement's arguments. A driver sends them only after the server has prepared the statement.
-- It waits for the client to read the rows.
+- The session waits for the statement's arguments. A driver sends them only after the server has prepared the statement.
+- The session waits for the client to read the rows.
 
 `statement_timeout` ends neither kind of session. PostgreSQL 17's `transaction_timeout` does not end the second kind.
 

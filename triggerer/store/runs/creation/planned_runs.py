@@ -48,7 +48,7 @@ class NextRun:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDag:
-    """A scheduler's plan for a DAG. The plan is carried out only if the DAG's row still has this version."""
+    """A scheduler's plan for a DAG. The plan is carried out only if the DAG's row still has the plan's `version`."""
 
     dag_id: str
     version: str

@@ -168,7 +168,8 @@ class CatchUp:
             if backlog.stored_lane is not None:
                 # The rows of all lanes are read together, from the first row on.
                 backlog.stored_lane.begin()
-        # Offer all lanes. A lane whose position became durable before this object was made has not been offered.
+        # Offer all lanes to the reader. Usually `offer` is called when a lane's position becomes durable, but this
+        # object may have been made after that.
         for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
             self._reader.offer(backlog)
         with self._life:

@@ -53,7 +53,7 @@ class CatchingUpChecker:
         self._fail = fail
         self._answered = answered
         self._derived: dict[tuple[int, str], int] = {}
-        """By watcher and message, for each message that a filter has passed: how many events the filter yielded."""
+        """By watcher and message: how many events the filter yielded for the message. Has only passed messages."""
         self._claimed: dict[int, dict[str, Message]] = {}
         """By watcher: the messages that the watcher had to resolve and that the broker has advanced past."""
         self._excused: set[tuple[int, str]] = set()

@@ -132,7 +132,8 @@ def has_setting_aside(scenario: Scenario) -> bool:
 def has_poison(scenario: Scenario) -> bool:
     """Whether a log has messages that one watcher fails each time: in a third of the seeds with parking.
 
-    The seed then has one stream with three watchers and few other faults, so that most steps go to parked messages.
+    A seed with such messages has one stream with three watchers and few other faults, so that most of its steps deal
+    with parked messages.
     """
     is_other = has_outages(scenario) or has_instant_answers(scenario)
     is_possible = has_setting_aside(scenario) and not is_other

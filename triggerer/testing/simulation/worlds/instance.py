@@ -59,7 +59,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # This call raises an error if the class could not be loaded. The result is a placeholder, see `_load`.
+        # Call this only for its error, if the class could not be loaded. The result is only a placeholder (`_load`).
         self.prepared.loaded_class()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):

@@ -1,8 +1,8 @@
 """Makes the archive of Spark's classes, in a process of its own with the lowest priority.
 
 A training run is a session during which Java records the loaded classes. Each version of Java and Spark needs one
-training run, which takes half a minute of one core. If the training run fails, JVMs only start more slowly, and the
-worker tries again after it has opened another driver.
+training run, which takes half a minute of one core. If the training run fails, JVMs work without the archive, but start
+more slowly. The worker tries again after it has opened another driver.
 """
 
 from __future__ import annotations

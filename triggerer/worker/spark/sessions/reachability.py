@@ -1,7 +1,7 @@
 """Checks whether the address of a master or of a Spark Connect server accepts connections.
 
-Check this before a session is opened. Otherwise Spark would wait a minute for an absent master, and the Connect client
-ten minutes for an absent server.
+Check the address before a session is opened. Otherwise Spark would wait a minute for an absent master, and the Connect
+client ten minutes for an absent server.
 """
 
 from __future__ import annotations

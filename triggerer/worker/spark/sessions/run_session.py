@@ -41,8 +41,8 @@ class RunSession:
         holder: Opens the session if the run needs no driver of its own.
         modules: Modules of the DAGs folder, whose functions are sent to Spark with their code.
         home: The service's own directory.
-        on_wait: Receives a `Wait` when the run begins to wait for Spark. When the wait ends, receives a `Wait` without
-            a reason.
+        on_wait: Receives a `Wait` with a reason when the run begins to wait for Spark, and a `Wait` without a reason
+            when the wait ends.
         on_progress: Receives the progress of the run's work on Spark.
     """
 
