@@ -51,7 +51,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def _fsync_ms(count: int = 100) -> list[float]:
-    """Return the p50 and p99 of an fsync of one page, in ms. No commit can be faster."""
+    """Return the p50 and p99 of an fsync of one page, in ms. A commit needs an fsync, so no commit can be faster."""
     with tempfile.NamedTemporaryFile(prefix="triggerer-bench-") as file:
         took = []
         for number in range(count):

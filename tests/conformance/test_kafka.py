@@ -23,8 +23,8 @@ class TestKafka(ProducerConformance):
     features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.QUEUE}
     patience_s = 30.0
     quiet_s = 0.3
-    # Cancel only at the first, second, fourth wait and so on, because each cancellation costs joining and leaving a
-    # group.
+    # Cancel only at the waits with these numbers. For each cancellation, a consumer must join and leave the group, and
+    # this takes long.
     cancel_at = (1, 2, 4, 8, 16, 32, 64)
 
     @pytest.fixture(autouse=True)

@@ -74,7 +74,8 @@ class _OnAQueue(ProducerConformance):
 
 
 class TestStandardQueue(_OnAQueue):
-    # Each message is a lane, and lanes have no order. A queue has no position to set back.
+    # Each message is a lane of its own, so the cases about order or a full lane do not apply. A queue has no position
+    # to set back, and its messages cannot be read again.
     features = frozenset(Feature) - {
         Feature.ORDERING,
         Feature.LANES,

@@ -63,8 +63,8 @@ def completion(
 
     For fish: triggerer completion fish > ~/.config/fish/completions/triggerer.fish
 
-    The completed names come from the database of the command that you complete. With --config FILE, they always come
-    from the database that FILE configures.
+    Names are completed from the database that the completed command would use. With --config FILE, they come from
+    FILE's database, unless the completed command has a --config of its own.
     """
     chosen = shell or Path(os.environ.get("SHELL", "")).name
     if chosen not in _SCRIPTS:

@@ -355,8 +355,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The store shows a run as running here, but no slot executes the run. Usually the run's end is not stored
-            # yet. Sweep again soon. If the run then still has no end, that sweep queues the run again.
+            # No slot executes these runs any longer, but their last updates are not stored yet. Sweep again soon. If a
+            # run then has neither a stored end nor an unwritten update, the sweep queues the run again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

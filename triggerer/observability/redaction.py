@@ -3,7 +3,8 @@
 A secret is recognized in two ways:
 
 - By its position: the value of a key such as `sasl_plain_password`, a secret part of a URL, the text after `password=`.
-- By its value: `remember_secret` has stored the value, for instance from the settings. It is hidden everywhere.
+- By its value: `remember_secret` has stored the value, for instance from the settings. This value is hidden wherever it
+  appears.
 """
 
 from __future__ import annotations

@@ -72,10 +72,10 @@ def load_trigger_class(
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
         dags_folder: The folder of the DAG files. None: no class is loaded from a DAG file.
-        allowed_modules: Their submodules are allowed, too.
+        allowed_modules: Further modules from which a class may be loaded. Submodules of these modules are allowed, too.
         try_first: Called before a file of the folder is imported, see `TrialImport`. None: there is no trial.
     Raises:
-        PluginError: None of these places has the class, the class is no `BaseEventTrigger`, or its import fails, for
+        PluginError: No such module or file has the class, the class is no `BaseEventTrigger`, or its import fails, for
             instance because an SDK is missing.
     """
     parts = classpath.split(".")

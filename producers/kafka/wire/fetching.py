@@ -158,8 +158,9 @@ def _wanted(
     A partition has no lane until the stream has found the partition's starting position. Until
     then, the client would fetch from a position that the client chose.
     """
-    # With a `client_rack`, a follower may answer, and a follower's log may end before the position. If the request
-    # contained the epoch, such a follower would report a cut although there was none. So leave the epoch out.
+    # With a `client_rack`, a follower may answer, and the follower's log may end before the requested offset. If the
+    # request contained the epoch of the last message read, this follower would report a cut although there was none. So
+    # leave the epoch out.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}

@@ -31,8 +31,8 @@ def coordinator_of(consumer: AIOKafkaConsumer) -> Any:
 def create_no_topics(consumer: AIOKafkaConsumer) -> None:
     """Keep the consumer's metadata requests from creating topics. Call this before the consumer starts.
 
-    With `auto.create.topics.enable`, Kafka's default, a request of aiokafka creates each missing topic. A topic that is
-    deleted while it is read would come back, with another number of partitions.
+    By default (`auto.create.topics.enable`), Kafka creates each missing topic that a metadata request names. So if a
+    topic is deleted while the consumer reads it, the topic would come back, with another number of partitions.
     """
     client: Any = consumer._client
     get_connection = client._get_conn

@@ -75,8 +75,8 @@ class Client:
         """Return a receiver that is not open yet.
 
         Args:
-            session: Accept the next session that has messages.
-            wait_s: How long to wait for a session.
+            session: True: the receiver accepts the next session that has messages.
+            wait_s: How long the receiver waits for a session.
         Raises:
             ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
         """

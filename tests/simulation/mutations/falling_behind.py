@@ -22,7 +22,7 @@ def a_watcher_falls_behind_after_a_message_that_comes_again() -> Replacements:
 
 @mutation(rules="S13|S2/S7", seed=5442)
 def only_the_first_that_failed_is_remembered() -> Replacements:
-    """In one batch a message fails, and then a redelivered older message fails. Only the first failure counts."""
+    """Two messages of a batch fail, the second an older one that was redelivered. Only the first is remembered."""
     right = FallingBehind.decide
 
     def decide(self: FallingBehind, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:

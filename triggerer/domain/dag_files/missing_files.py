@@ -30,11 +30,13 @@ def judge_missing(
     Some editors and `git checkout` replace a file by deleting it and writing it again.
 
     Args:
-        missing_since: When each file went missing, as stored, by path; None: the file went missing just now.
-        now: The present instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
+        missing_since: The stored time at which each file went missing, by path. None: it went missing just now.
+        now: The present time, by the clock that set `missing_since`. If this clock was set back to before
+            `missing_since`, the grace starts again.
         grace: A file that is missing for this long counts as deleted.
-        gone_for: How long ago this process first missed each file, by path. The stored `missing_since` may be too
-            early: while the store was unavailable, the file may have come back and vanished again.
+        gone_for: For how long this process has missed each file, by path. If this is shorter than the time since
+            `missing_since`, it counts instead. While the store was unavailable, the file may have come back and
+            vanished again, and then the stored time is too early.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

@@ -85,7 +85,8 @@ def _key_at(writer: TemporalMapper, moment: datetime) -> str:
 def _writer(mappers: Iterable[PartitionMapper]) -> TemporalMapper:
     """Return the one mapper that writes the keys of the DAG's runs.
 
-    A roll-up or a fan-out has an inner mapper for this. All mappers must write the same periods.
+    In a roll-up or a fan-out, an inner mapper writes the keys. If the DAG has several mappers, all must write keys of
+    the same periods.
     """
     writers = []
     for mapper in mappers:

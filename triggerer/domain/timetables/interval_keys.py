@@ -17,7 +17,7 @@ _EXAMPLE: Final = datetime(2026, 9, 30, 12, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class IntervalKeys:
-    """Writes the start of a data interval as a key, in the time of a zone, and reads keys.
+    """Converts the start of a data interval to a partition key, in the local time of a zone, and back.
 
     Args:
         key_format: A format of `strftime` that may also contain `{quarter}`, as in the partition mappers.

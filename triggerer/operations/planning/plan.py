@@ -84,8 +84,8 @@ class DagPlan:
     dropped: int
     """The number of waiting events of assets that the new definition does not wait for.
 
-    Without `events_per_run` the next run takes these events, too. With `events_per_run`, and for partition keys, they
-    stay in the queue.
+    The DAG's next run takes these events, too. But if the DAG has `events_per_run`, or is scheduled by partition keys,
+    these events stay in the queue.
     """
     due_before: int
     """The number of runs that are due now under the present definition."""

@@ -21,7 +21,10 @@ _LONGEST_DELAY: Final = timedelta(minutes=10)
 
 
 def delay_after(attempts: int) -> timedelta:
-    """Return how long a message waits after this number of failed attempts: from 10 s, doubled, up to 10 minutes."""
+    """Return how long a message waits after this number of failed attempts.
+
+    The message waits 10 s after the first attempt, then twice as long after each further attempt, up to 10 minutes.
+    """
     doubled: int = 2 ** min(attempts - 1, 10)
     return min(_FIRST_DELAY * doubled, _LONGEST_DELAY)
 

@@ -23,7 +23,7 @@ async def insert_audit(
     after: Mapping[str, Any] | None = None,
 ) -> None:
     """Record a change, in the transaction that makes the change. Secrets in `before` and `after` are hidden."""
-    # A missing value is left out, because an explicit None would be stored as the JSON text "null".
+    # Leave out `before` or `after` if it is None. Otherwise SQLAlchemy would store the JSON text "null", not NULL.
     values = {
         name: redact("", value)
         for name, value in (("before", before), ("after", after))

@@ -52,8 +52,8 @@ def sqlite_writer(
 ) -> AsyncEngine:
     """Make an engine with one connection. Its transactions take SQLite's write lock at BEGIN.
 
-    At BEGIN, SQLite waits for the lock up to `busy_timeout`. If a transaction read first and took the lock later, it
-    would fail at once with SQLITE_BUSY after a commit of another process in between.
+    At BEGIN, SQLite waits up to `busy_timeout` for the lock. A transaction that reads first and takes the lock later
+    does not wait: if another process has committed in between, it fails at once with SQLITE_BUSY.
     """
     pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
     return _sqlite_engine(url, busy_timeout, connections, pool)

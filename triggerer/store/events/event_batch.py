@@ -168,7 +168,7 @@ class EventBatch:
         self._rowless.append((len(self._events), event, refused))
 
     def add_state(self, change: StateChange) -> None:
-        """Add a stream state. Its lease is checked even if no row of the batch needs the lease."""
+        """Add a stream state. The lease of its stream is checked even if the batch has no events of this stream."""
         self._number(change.fence)
         self.states.append(change)
 

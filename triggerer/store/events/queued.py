@@ -65,8 +65,8 @@ async def list_queued_events(
     of_asset = None if asset is None else await asset_ids(session, asset)
     parts = []
     for entry, key in _ENTRIES:
-        # `+ 0` makes PostgreSQL use the index of waiting events. Otherwise it would read the index of the primary key
-        # from its start, with all entries that runs have taken.
+        # `+ 0` makes PostgreSQL use the index of waiting events. Without `+ 0`, PostgreSQL would read the index of the
+        # primary key, which also has all entries that runs have taken.
         number = entry.asset_event_id + 0
         chosen = (
             select(

@@ -28,8 +28,9 @@ OLDEST: Final = timedelta(days=1)
 TRIED_FIRST: Final = 6
 """After this number of attempts, a message is tried after the target's other messages.
 
-The target may refuse only this one message. Otherwise its other messages would wait until the message is dropped. With
-the delays of `triggerer.scheduler.notifying.outcomes`, they wait for ten minutes.
+Perhaps the target refuses only this one message. Without this limit, the target's other messages would wait until this
+message is dropped, after `OLDEST`. With the limit, they wait for about five minutes: see the delays in
+`triggerer.scheduler.notifying.outcomes`.
 """
 
 

@@ -165,7 +165,7 @@ class Group:
 
         Raises:
             GroupEnded: The stream has ended; the error's `__cause__` tells why. Every subscriber has been ended with
-                this error. Events after the last successful `advance` are not advanced.
+                this error. No further message of this group is advanced.
         """
         key, state = self.key, self.state
         try:

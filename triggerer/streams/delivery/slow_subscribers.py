@@ -211,7 +211,10 @@ class SlowSubscribers:
         return [one for one in slow if not others.issubset(one.source.watchers)]
 
     def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
-        """Return whether the subscriber has passed the lane up to this entry, and is live for the next message."""
+        """Return whether the subscriber has passed this entry of the lane, and receives the lane's next message live.
+
+        A subscriber does not receive it live if all of its watchers will read it from their backlogs.
+        """
         state = self._state
         if subscriber.done <= entry.seq or subscriber.admission.waits_for(lane.key):
             return False

@@ -26,7 +26,8 @@ class Feature(StrEnum):
     IDEMPOTENCY = "idempotency"
     """`get_idempotency_key` differs between messages and does not change across redeliveries."""
     RECREATION = "recreation"
-    """The source can be deleted and created again under its name. Keys and positions of the two sources differ."""
+    """The source can be deleted and created again under its name. Its new keys and positions differ from the old ones.
+    """
     SIZES = "sizes"
     """`get_size` returns the number of bytes of a message."""
     LANES = "lanes"

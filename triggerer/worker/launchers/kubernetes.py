@@ -1,4 +1,4 @@
-"""Applications on Kubernetes in cluster mode. The driver is a pod, and its label is computed from the tag.
+"""Applications on Kubernetes in cluster mode. The driver is a pod. Its label is computed from the tag of the launch.
 
 The pod's phase shows whether the application succeeded: `spark-submit` ends with 0 even if the driver fails. The pod's
 name is computed from the tag, too, so that the API refuses a second pod for a tag.

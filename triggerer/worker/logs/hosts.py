@@ -36,7 +36,7 @@ def record_host(home: Path, executor: str) -> None:
 def is_log_of(path: str, executor: str | None) -> bool:
     """Return whether the executor writes the log at this path of this host, and not a log on its own host's disk.
 
-    The log need not exist. If no host is recorded, the two cases cannot be told apart: return True.
+    The log need not exist. If no host is recorded, it is unknown where the executor writes its logs: return True.
 
     Args:
         path: A path of the form `<home>/logs/<dag>/<run>.log`.

@@ -62,8 +62,8 @@ class DeltaTable:
         """Return the mark of the call that wrote this output; None: the table's history does not have the output."""
         limit = 1
         while True:
-            # Delta reads every requested commit, and the output's commit is usually the latest commit. So request few
-            # commits first.
+            # Delta reads as many commits as are requested. The output's commit is usually the latest one, so first
+            # request only one commit.
             rows = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT {limit}").collect()
             for row in rows:
                 words = (row["userMetadata"] or "").split()

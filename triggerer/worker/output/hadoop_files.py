@@ -117,7 +117,10 @@ class HadoopFiles:
         return str(self._path(self.root).toUri().getScheme())
 
     def _upload_to_new(self, path: str, text: str) -> None:
-        """Create an object at the end of its upload, unless the store has an object of this name."""
+        """Upload a text as a new object. If the store already has an object of this name, leave that object unchanged.
+
+        The new object becomes visible at the end of the upload.
+        """
         from py4j.protocol import Py4JJavaError
 
         new = self._path(path)

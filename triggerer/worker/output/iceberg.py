@@ -1,4 +1,4 @@
-"""`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit cherry-picks it.
+"""`output.iceberg`: a try writes a snapshot on a branch of its own, and the commit cherry-picks the snapshot.
 
 The snapshot has the output's name as Iceberg's `wap.id`. In the commit, Iceberg refuses a second snapshot with this
 `wap.id`, so two tries that run at the same time cannot both succeed.

@@ -30,7 +30,7 @@ class Tokens:
     refused: int = 0
 
     def check(self, token: str) -> tuple[int, str, float]:
-        """Return the status of a `put-token`, its description, and the end of the claim in seconds since the epoch."""
+        """Return the answer to a `put-token` (status and description), and when the claim ends (Unix time, in s)."""
         # The SDK sends shared access signatures as tokens of type "jwt", too.
         if not token.startswith("SharedAccessSignature "):
             good = token in self.jwts

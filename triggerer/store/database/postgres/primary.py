@@ -43,8 +43,8 @@ SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
 FROM pg_control_system()
 """
-# `_HISTORY` fails with these errors if the user may not call its functions. A server that is not PostgreSQL may lack
-# the functions.
+# `_HISTORY` fails with these errors if the database user may not call its functions, or if the server is not PostgreSQL
+# and lacks the functions.
 _UNKNOWN_HISTORY: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.FeatureNotSupportedError,

@@ -57,7 +57,7 @@ class DagPartitionPart(Base):
     partition_key: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
     asset_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
     part: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
-    """The partition key of this part's events, as the asset's mapper writes it; "" if the asset has no parts."""
+    """The partition key of this part's events, as the roll-up writes it. "": the asset's mapper is no roll-up."""
     first_at: Mapped[datetime] = mapped_column(UtcDateTime)
     """The instant of the part's first event. The part's deadlines count from this instant."""
 

@@ -312,7 +312,10 @@ class Backlogs:
                 del self._by_watcher[watcher_id]
 
     def forget_watchers(self, watchers: Iterable[WatcherRef]) -> None:
-        """Forget the backlogs of watchers that were deleted or have left the stream. Their rows are deleted already."""
+        """Forget the backlogs of watchers that were deleted or have left the stream.
+
+        The backlogs' rows are already deleted from the store.
+        """
         for watcher in watchers:
             for backlog in self.lanes_of(watcher.watcher_id):
                 self.forget(backlog)

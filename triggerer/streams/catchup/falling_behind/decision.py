@@ -39,7 +39,7 @@ class FallingBehind:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """Lanes that cannot be stored, or with a position that cannot be stored. No watcher falls behind in them."""
+        """The lanes whose key or position cannot be stored. No watcher falls behind in these lanes."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:

@@ -199,7 +199,8 @@ class FallingBehindInQueues(FallingBehind):
         ]
         now = state.now()
         stored = Stored(stored_as, self._key_of(entry, stored_as, now), data, now)
-        # Keep the message unresolved until it is submitted for each watcher, because the store may answer at once.
+        # The store may answer a submission at once. Count the message as unresolved until it is submitted for each
+        # watcher, so that an early answer does not resolve it.
         entry.unresolved += 1
         for backlog in sorted(wanting, key=_by_watcher):
             self._submit(_QueueDecision(entry, backlog), stored)

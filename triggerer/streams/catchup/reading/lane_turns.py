@@ -68,7 +68,10 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Return the next lane, or None if all lanes wait. Queue the previous lane again, unless it has caught up."""
+        """Return the next lane to read, or None if no lane may be read now.
+
+        The lane of the previous call is queued again, unless it has caught up or is gone.
+        """
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)

@@ -58,8 +58,8 @@ class ParkedChecker:
         self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
         """The backlogs whose watcher has passed a probe.
 
-        The message at the backlog's cursor gets one more attempt, and is parked if the attempt fails. Each value has
-        three parts:
+        After the probe, the failed message at the backlog's cursor gets one more attempt, and is parked if the attempt
+        fails. Each value has three parts:
 
         - the position of the failed message
         - the key of the message that the filter got after the probe, or None

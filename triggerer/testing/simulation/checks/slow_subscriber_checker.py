@@ -97,7 +97,10 @@ class SlowSubscriberChecker:
 
 
 def _slow_in(group: Group, lane: Lane, tail: Entry) -> Iterator[Subscriber]:
-    """Yield the subscribers whose unresolved messages fill more than half of a lane that a sibling has resolved."""
+    """Yield the subscribers whose unresolved messages exceed half of the lane's limit, in number or in bytes.
+
+    Yield nothing unless a sibling has resolved all of the lane's messages, so that it waits for more.
+    """
     if not _is_passed(group, tail):
         return
     settings, ledger = group.state.settings, group.state.ledger

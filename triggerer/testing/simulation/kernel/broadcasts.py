@@ -19,7 +19,7 @@ def lane_of(delivery: Delivery) -> LaneOfSession:
 
 
 class Broadcasts:
-    """The broadcasts of a seed. The models of the broker record them, and the checkers ask about them."""
+    """The broadcasts of one simulated run. The models of the brokers record broadcasts, and checkers look them up."""
 
     def __init__(self) -> None:
         self._outstanding: dict[LaneOfSession, dict[int, Delivery]] = {}

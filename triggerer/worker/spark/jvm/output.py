@@ -75,8 +75,8 @@ class CopiedOutput:
     def __init__(self) -> None:
         self._lines = OutputLines()
         read_end, self.write_end = os.pipe()
-        # PySpark's Python workers may keep the pipe open after the JVM has ended, so the thread goes on reading. It is
-        # a daemon thread, so that this process can exit.
+        # PySpark's Python workers may keep the pipe open after the JVM has ended, and the thread reads until the pipe
+        # is closed. A daemon thread does not keep this process from exiting.
         self._thread = threading.Thread(
             target=self._hand_on, args=(read_end,), name="spark-output", daemon=True
         )

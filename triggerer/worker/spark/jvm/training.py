@@ -157,8 +157,8 @@ def start_training(home: Path) -> subprocess.Popen[bytes]:
 
 
 def _give_up(*_: object) -> None:
-    # Kill the process group, because the group contains the JVM. A JVM that ends by itself, because its standard input
-    # closes, would first write the archive.
+    # Kill the JVM too, which is in this process group. If only this process ended, the JVM's standard input would
+    # close, and the JVM would write the archive before it ends.
     os.killpg(0, signal.SIGKILL)
 
 
