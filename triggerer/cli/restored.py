@@ -47,7 +47,7 @@ def restored(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Set the watchers of logs back, after the database was restored from a backup. Stop every service first.
+    """Let watchers of logs (Kafka) read messages again, after a restore of the database. Stop every service first.
 
     The broker's positions are newer than the backup. Without this command, watchers would fail or skip messages.
 
