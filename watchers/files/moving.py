@@ -87,6 +87,7 @@ def move(
             os.symlink(text, markers / id_)  # noqa: PTH211  (the link has no target)
         marked.append((file, id_))
     sync(markers)
+    interrupted = set(intended.values())
     moved: list[AppearedFile] = []
     for file, id_ in marked:
         try:
@@ -95,13 +96,15 @@ def move(
             if not isinstance(error, FileNotFoundError):
                 failures[file.name] = error
             target = None
-        if target is None:
-            (markers / id_).unlink(missing_ok=True)
-        else:
+        if target is not None:
             _mark_moved(markers, id_)
             moved.append(
                 AppearedFile(file.name, target, file.size_bytes, file.modified_ns, id_, None)
             )
+        elif id_ not in interrupted:
+            # The marker of an interrupted move stays. On a network file system, the earlier process may hang in the
+            # rename, and the rename may have been done just now. `pending` then finds the file by the marker.
+            (markers / id_).unlink(missing_ok=True)
     for folder in (move_to, directory, markers):
         sync(folder)
     return moved, failures

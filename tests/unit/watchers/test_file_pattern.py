@@ -421,6 +421,32 @@ def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     assert pending(tmp_path) == Pending([found])
 
 
+def test_a_move_that_an_earlier_owner_completes_late_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier owner hangs in its rename, and its rename is done while the new owner moves the file."""
+    (tmp_path / "a").write_text("x")
+    rename, found = Path.rename, []
+
+    def hang(source: Path, target: Path) -> Path:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", done_meanwhile)
+            found.append(moved(tmp_path))
+        raise Crash
+
+    def done_meanwhile(source: Path, target: Path) -> Path:
+        rename(tmp_path / "a", tmp_path / "to" / "a")
+        return rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", hang)
+        with pytest.raises(Crash):
+            moved(tmp_path)
+    assert found == [([], {})]
+    (file,) = pending(tmp_path).moved
+    assert (file.name, file.path.read_text()) == ("a", "x")
+
+
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_a_new_file_with_the_name_and_inode_of_a_moved_one_has_an_id_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
