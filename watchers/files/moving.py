@@ -116,19 +116,29 @@ def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path 
     status = source.lstat()
     if not stat.S_ISREG(status.st_mode) or seen_file(file.name, status, is_link=False) != file:
         return None
+    is_reserved = True
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         # The plain name exists already, so add the id, which makes the name unique.
-        target = _unique(target, id_)
-        source.rename(target)
-        return target
+        target, is_reserved = _unique(target, id_), False
     try:
         source.rename(target)
     except OSError:
-        target.unlink(missing_ok=True)
+        # On NFS a rename may fail although the file was moved, see "Bugs" in rename(2). Then `target` is the file, and
+        # must not be deleted.
+        if _has_inode(target, file.inode):
+            return target
+        if is_reserved:
+            target.unlink(missing_ok=True)
         raise
     return target
+
+
+def _has_inode(path: Path, inode: int) -> bool:
+    with suppress(FileNotFoundError):
+        return path.lstat().st_ino == inode
+    return False
 
 
 def _unique(path: Path, id_: str) -> Path:

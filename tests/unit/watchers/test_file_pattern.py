@@ -447,6 +447,30 @@ def test_a_move_that_an_earlier_owner_completes_late_is_found(
     assert (file.name, file.path.read_text()) == ("a", "x")
 
 
+@pytest.mark.parametrize("is_name_taken", [False, True])
+def test_a_rename_that_fails_although_the_file_was_moved_loses_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_name_taken: bool
+) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "to").mkdir()
+    if is_name_taken:
+        (tmp_path / "to" / "a").write_text("was there")
+    rename = Path.rename
+
+    def lose_the_answer(source: Path, target: Path) -> Path:
+        rename(source, target)
+        if source.name == "a":
+            # The server renamed the file, its answer was lost, and the client asked again.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return target
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lose_the_answer)
+        (file,), failures = moved(tmp_path)
+    assert (file.path.read_text(), failures) == ("x", {})
+    assert pending(tmp_path) == Pending([file])
+
+
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_a_new_file_with_the_name_and_inode_of_a_moved_one_has_an_id_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
