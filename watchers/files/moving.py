@@ -152,6 +152,9 @@ def _unique(path: Path, id_: str) -> Path:
 def pending(directory: Path) -> Pending:
     """Return the files that were moved and not released, and the moves that were interrupted.
 
+    The markers of all streams of the directory are read. After a change of `move_to` or `poke_interval`, the files that
+    the earlier stream moved fire for the new stream.
+
     If a file was moved and is gone, its marker is deleted at once. If a file was not moved, its marker is deleted after
     a minute: until then another stream may be about to move the file.
 

@@ -341,6 +341,23 @@ async def test_what_was_moved_for_a_watcher_that_is_gone_waits_for_the_next_of_i
         await until(lambda: not markers(tmp_path))
 
 
+@pytest.mark.parametrize("changed", [{"move_to": "done"}, {"poke_interval": QUICK * 2}])
+async def test_what_was_moved_fires_after_a_change_of_the_arguments(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """The new arguments make another stream. The file stays in the folder that it was moved to."""
+    arguments: dict[str, Any] = {"poke_interval": QUICK}
+    (tmp_path / "a.csv").touch()
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(FilePatternTrigger(tmp_path, "*.csv", **arguments))
+        await until(lambda: len(one.unpersisted) == 1)
+    async with StreamHarness() as streams:
+        one = await streams.add(FilePatternTrigger(tmp_path, "*.csv", **(arguments | changed)))
+        await until(lambda: len(one.events) == 1)
+        await until(lambda: not markers(tmp_path))
+    assert one.events[0].payload["path"] == str(tmp_path / "processed" / "a.csv")
+
+
 async def test_a_move_replaces_no_file(tmp_path: Path) -> None:
     processed = tmp_path / "processed"
     processed.mkdir()
