@@ -6,7 +6,7 @@ passes a request to the link. The request interrupts the link's wait for message
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -63,6 +63,8 @@ class Link:
 
     The link of a session ends with the session. A link without a session gets a new receiver when its receiver fails.
 
+    Args:
+        record_success: Called each time after the receiver has waited for messages without an error.
     Attributes:
         paused: True: receive no messages.
         is_given_back: True once a message of the session has failed; see `Holder`.
@@ -71,8 +73,15 @@ class Link:
         not_before: Receive no message before this time, because a message of the session has failed.
     """
 
-    def __init__(self, stream: LinkContext, *, session_id: str | None = None) -> None:
+    def __init__(
+        self,
+        stream: LinkContext,
+        record_success: Callable[[], None],
+        *,
+        session_id: str | None = None,
+    ) -> None:
         self._stream = stream
+        self._record_success = record_success
         self.session_id = session_id
         self.paused = False
         self.closed = False
@@ -158,6 +167,7 @@ class Link:
                     self._stream.calls.what,
                     self._stream.entity,
                 )
+                self._record_success()
                 self._take(messages)
             except BrokerUnavailable as error:
                 if isinstance(error.__cause__, sdk_errors.SessionLockLostError):

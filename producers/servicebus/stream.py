@@ -59,6 +59,9 @@ class Stream:
         self._hand_over = hand_over
         self._in_flight_count = 0
         self._links: set[Link] = set()
+        # The receivers of sessions share the delays after sessions that broke. Each accepted session starts another
+        # receiver, whose own delays would begin short again.
+        self._session_retries = _Retries(self)
         self._acceptors = 0
         self._waiting = 0
         self._delayed_sessions: dict[str, float] = {}
@@ -70,7 +73,7 @@ class Stream:
         Raises:
             BrokerRefused: The entity does not exist, or this client is not allowed to read it.
             BrokerUnavailable: The first attempt to reach Service Bus failed. Or, later, all attempts failed for longer
-                than `connect_timeout_s`.
+                than `connect_timeout_s`; see `_Retries`.
         """
         client = sdk.Client(self._settings)
         try:
@@ -109,20 +112,20 @@ class Stream:
         A message stays locked after the receiver that got it has failed. So the next receiver can
         settle the message.
         """
-        link = Link(self)
-        self._links.add(link)
         retries = _Retries(self)
+        link = Link(self, retries.record_success)
+        self._links.add(link)
         try:
             while True:
+                began = anyio.current_time()
                 try:
                     if receiver is None:
                         receiver = await self._open(client)
-                    retries.record_success()
                     await self._serve(link, receiver)
                 except BrokerUnavailable as error:
                     receiver = None
                     link.drop_expired()
-                    await retries.wait(error)
+                    await retries.wait(error, began)
                     link.drop_expired()
         finally:
             self._retire(link)
@@ -164,12 +167,13 @@ class Stream:
         """
         retries = _Retries(self)
         while True:
+            began = anyio.current_time()
             try:
                 receiver = await self._accept(client)
             except BrokerUnavailable as error:
-                await retries.wait(error)
+                await retries.wait(error, began)
                 continue
-            retries.record_success()
+            retries.reset()
             if receiver is None:
                 continue
             self._waiting -= 1
@@ -177,7 +181,9 @@ class Stream:
             try:
                 await self._serve_session(receiver)
             except BrokerUnavailable as error:
-                logger.info("%s; its session is accepted again", error)
+                await self._session_retries.wait(error, began)
+            else:
+                self._session_retries.reset()
             if self._waiting:
                 self._acceptors -= 1
                 return
@@ -194,9 +200,9 @@ class Stream:
 
     async def _serve_session(self, receiver: ServiceBusReceiver) -> None:
         session_id = sdk.session_id_of(receiver)
-        link = Link(self, session_id=session_id)
+        link = Link(self, self._session_retries.record_success, session_id=session_id)
         link.paused = ("session", session_id) in self._paused_lanes
-        link.not_before = self._delayed_sessions.pop(session_id, 0.0)
+        link.not_before = self._delayed_sessions.get(session_id, 0.0)
         self._links.add(link)
         try:
             await self._serve(link, receiver)
@@ -290,15 +296,24 @@ class _Retries:
         self._stream = stream
         self._backoff = Backoff(first=0.5, longest=5.0)
         self._failing_since: float | None = None
-        self._opened_at: float | None = None
 
     def record_success(self) -> None:
-        self._failing_since = None
-        self._opened_at = anyio.current_time()
+        """Record that a receiver works: it has waited for messages without an error.
 
-    async def wait(self, error: BrokerUnavailable) -> None:
+        The delays continue to grow, because the receiver may break soon.
+        """
+        self._failing_since = None
+
+    def reset(self) -> None:
+        """Record that an attempt has ended without an error. The next delay is short again."""
+        self._failing_since = None
+        self._backoff.reset()
+
+    async def wait(self, error: BrokerUnavailable, began: float) -> None:
         """Wait before the next attempt.
 
+        Args:
+            began: When the failed attempt began, by the loop's clock.
         Raises:
             BrokerUnavailable: `error`, if all attempts have failed for `connect_timeout_s`.
         """
@@ -307,10 +322,7 @@ class _Retries:
             self._failing_since = now
         elif now - self._failing_since > self._stream.connect_timeout_s:
             raise error
-        # A receiver that breaks soon after it was opened counts as a failed attempt, so the delays continue to grow.
-        ran_for = 0.0 if self._opened_at is None else now - self._opened_at
-        self._opened_at = None
-        delay = self._backoff.next_delay(ran_for)
+        delay = self._backoff.next_delay(now - began)
         if is_worth_a_line(self._backoff.failures):
             logger.warning("%s; trying again in %.1f s", error, delay)
         await anyio.sleep(delay)

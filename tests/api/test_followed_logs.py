@@ -12,15 +12,17 @@ import anyio
 import httpx
 import pytest
 from anyio.abc import TaskGroup
-from sqlalchemy import update
+from sqlalchemy import delete, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.api.conftest import Api
 from tests.api.test_connections import served
+from triggerer.api.context import DatabaseUse
 from triggerer.api.routes import logs
 from triggerer.api.run_log import LogPart, LogReader
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
-from triggerer.errors import ServerBusy
+from triggerer.errors import ServerBusy, StoreUnavailable
 from triggerer.executor.log_server import LogServer
 from triggerer.processes.instance_ids import new_instance_id
 from triggerer.store.runs.log_addresses import log_address_for
@@ -233,4 +235,38 @@ async def test_an_answer_breaks_off_if_the_rest_of_the_log_cannot_be_read(
         await log.expect(OLD)
         machine.is_silent = True
         await change_run(api, state="success")
+        await log.expect_break()
+
+
+async def test_an_outage_of_the_database_does_not_end_a_followed_log(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = anyio.Semaphore(0)
+
+    @asynccontextmanager
+    async def unavailable(_: DatabaseUse) -> AsyncIterator[AsyncSession]:
+        failed.release()
+        raise StoreUnavailable("the database does not answer")
+        yield
+
+    write_log(tmp_path, OLD)
+    async with followed(api) as log:
+        await log.expect(OLD)
+        with monkeypatch.context() as outage, anyio.fail_after(30):
+            outage.setattr(DatabaseUse, "reading", unavailable)
+            # Each look checks the client's token and reads the run's state.
+            for _ in range(4):
+                await failed.acquire()
+        write_log(tmp_path, OLD + NEW)
+        await change_run(api, state="success")
+        await log.expect(OLD + NEW)
+        await log.expect_end()
+
+
+async def test_an_answer_breaks_off_if_the_run_is_deleted(api: Api, tmp_path: Path) -> None:
+    write_log(tmp_path, OLD)
+    async with followed(api) as log:
+        await log.expect(OLD)
+        async with api.database.transaction() as session:
+            await session.execute(delete(DagRun))
         await log.expect_break()

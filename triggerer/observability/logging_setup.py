@@ -10,7 +10,8 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -177,12 +178,23 @@ class SeldomRepeats(logging.Filter):
 
     aiokafka, for example, reports each failed attempt to reach a broker, about ten in a second. The next line that
     passes contains the number of dropped lines.
+
+    Args:
+        now: A clock that is never set back, in seconds. With the wall clock, a warning would be dropped for an hour
+            after the clock was set back by an hour.
     """
 
-    def __init__(self, libraries: Sequence[str], *, every_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        libraries: Sequence[str],
+        *,
+        every_s: float = 10.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
         self._libraries = frozenset(libraries)
         self._every_s = every_s
+        self._now = now
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
     @property
@@ -193,9 +205,10 @@ class SeldomRepeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] not in self._libraries or record.levelno < logging.WARNING:
             return True
+        now = self._now()
         key = (record.name, str(record.msg))
         said_at, withheld = self._said.get(key, (-math.inf, 0))
-        if record.created - said_at < self._every_s:
+        if now - said_at < self._every_s:
             self._said[key] = (said_at, withheld + 1)
             return False
         if len(self._said) >= _MOST_REMEMBERED:
@@ -203,9 +216,9 @@ class SeldomRepeats(logging.Filter):
             self._said = {
                 one: (at, number)
                 for one, (at, number) in self._said.items()
-                if record.created - at < self._every_s
+                if now - at < self._every_s
             }
-        self._said[key] = (record.created, 0)
+        self._said[key] = (now, 0)
         if withheld:
             record.msg = f"{record.msg} (and {withheld} times more before)"
         return True

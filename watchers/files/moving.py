@@ -87,6 +87,7 @@ def move(
             os.symlink(text, markers / id_)  # noqa: PTH211  (the link has no target)
         marked.append((file, id_))
     sync(markers)
+    interrupted = set(intended.values())
     moved: list[AppearedFile] = []
     for file, id_ in marked:
         try:
@@ -95,13 +96,15 @@ def move(
             if not isinstance(error, FileNotFoundError):
                 failures[file.name] = error
             target = None
-        if target is None:
-            (markers / id_).unlink(missing_ok=True)
-        else:
+        if target is not None:
             _mark_moved(markers, id_)
             moved.append(
                 AppearedFile(file.name, target, file.size_bytes, file.modified_ns, id_, None)
             )
+        elif id_ not in interrupted:
+            # The marker of an interrupted move stays. On a network file system, the earlier process may hang in the
+            # rename, and the rename may have been done just now. `pending` then finds the file by the marker.
+            (markers / id_).unlink(missing_ok=True)
     for folder in (move_to, directory, markers):
         sync(folder)
     return moved, failures
@@ -113,19 +116,29 @@ def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path 
     status = source.lstat()
     if not stat.S_ISREG(status.st_mode) or seen_file(file.name, status, is_link=False) != file:
         return None
+    is_reserved = True
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         # The plain name exists already, so add the id, which makes the name unique.
-        target = _unique(target, id_)
-        source.rename(target)
-        return target
+        target, is_reserved = _unique(target, id_), False
     try:
         source.rename(target)
     except OSError:
-        target.unlink(missing_ok=True)
+        # On NFS a rename may fail although the file was moved, see "Bugs" in rename(2). Then `target` is the file, and
+        # must not be deleted.
+        if _has_inode(target, file.inode):
+            return target
+        if is_reserved:
+            target.unlink(missing_ok=True)
         raise
     return target
+
+
+def _has_inode(path: Path, inode: int) -> bool:
+    with suppress(FileNotFoundError):
+        return path.lstat().st_ino == inode
+    return False
 
 
 def _unique(path: Path, id_: str) -> Path:
@@ -138,6 +151,9 @@ def _unique(path: Path, id_: str) -> Path:
 
 def pending(directory: Path) -> Pending:
     """Return the files that were moved and not released, and the moves that were interrupted.
+
+    The markers of all streams of the directory are read. After a change of `move_to` or `poke_interval`, the files that
+    the earlier stream moved fire for the new stream.
 
     If a file was moved and is gone, its marker is deleted at once. If a file was not moved, its marker is deleted after
     a minute: until then another stream may be about to move the file.

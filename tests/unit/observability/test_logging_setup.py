@@ -12,19 +12,37 @@ import pytest
 from triggerer.observability.logging_setup import SeldomRepeats
 
 
-def _record(name: str, message: str, at: float) -> logging.LogRecord:
-    record = logging.LogRecord(name, logging.ERROR, "f.py", 1, message, ("x",), None)
-    record.created = at
-    return record
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
 
 
-def test_a_library_says_the_same_thing_once_in_a_while_and_how_often_it_was_withheld() -> None:
-    seldom = SeldomRepeats(["aiokafka"], every_s=10)
-    passed = [
-        record.getMessage()
-        for at in range(25)
-        if seldom.filter(record := _record("aiokafka.conn", "cannot reach %s", at))
-    ]
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def seldom(clock: Clock) -> SeldomRepeats:
+    return SeldomRepeats(["aiokafka"], every_s=10, now=clock)
+
+
+def _record(name: str, message: str) -> logging.LogRecord:
+    return logging.LogRecord(name, logging.ERROR, "f.py", 1, message, ("x",), None)
+
+
+def test_a_library_says_the_same_thing_once_in_a_while_and_how_often_it_was_withheld(
+    seldom: SeldomRepeats, clock: Clock
+) -> None:
+    passed = []
+    for clock.at in range(25):
+        if seldom.filter(record := _record("aiokafka.conn", "cannot reach %s")):
+            passed.append(record.getMessage())
     assert passed == [
         "cannot reach x",
         "cannot reach x (and 9 times more before)",
@@ -32,20 +50,32 @@ def test_a_library_says_the_same_thing_once_in_a_while_and_how_often_it_was_with
     ]
 
 
-def test_another_message_and_another_library_are_not_withheld() -> None:
-    seldom = SeldomRepeats(["aiokafka"], every_s=10)
-    assert seldom.filter(_record("aiokafka.conn", "one %s", 0))
-    assert seldom.filter(_record("aiokafka.conn", "two %s", 0))
-    assert seldom.filter(_record("triggerer.x", "one %s", 0))
-    assert seldom.filter(_record("triggerer.x", "one %s", 0))
+def test_a_wall_clock_that_is_set_back_drops_no_warning(
+    seldom: SeldomRepeats, clock: Clock
+) -> None:
+    before, after = (_record("aiokafka.conn", "cannot reach %s") for _ in range(2))
+    after.created = before.created - 3600
+    assert seldom.filter(before)
+    clock.at += 10
+    assert seldom.filter(after)
 
 
-def test_a_library_whose_messages_all_differ_is_not_remembered_for_ever() -> None:
-    seldom = SeldomRepeats(["aiokafka"], every_s=10)
+def test_another_message_and_another_library_are_not_withheld(seldom: SeldomRepeats) -> None:
+    assert seldom.filter(_record("aiokafka.conn", "one %s"))
+    assert seldom.filter(_record("aiokafka.conn", "two %s"))
+    assert seldom.filter(_record("triggerer.x", "one %s"))
+    assert seldom.filter(_record("triggerer.x", "one %s"))
+
+
+def test_a_library_whose_messages_all_differ_is_not_remembered_for_ever(
+    seldom: SeldomRepeats, clock: Clock
+) -> None:
     for number in range(5_000):
-        assert seldom.filter(_record("aiokafka.conn", f"failed: {number}", number / 10))
+        clock.at = number / 10
+        assert seldom.filter(_record("aiokafka.conn", f"failed: {number}"))
     # The filter still remembers the messages of the last ten seconds.
-    assert not seldom.filter(_record("aiokafka.conn", "failed: 4999", 500))
+    clock.at = 500
+    assert not seldom.filter(_record("aiokafka.conn", "failed: 4999"))
     assert seldom.remembered <= 1_000
 
 

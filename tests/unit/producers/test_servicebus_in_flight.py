@@ -61,7 +61,7 @@ def make_link(
         delay_session=lambda *_: None,
         session_idle_s=lambda: 60.0,
     )
-    return Link(stream, session_id=session_id), known
+    return Link(stream, lambda: None, session_id=session_id), known
 
 
 async def test_an_order_follows_its_message_to_whoever_holds_it_now() -> None:

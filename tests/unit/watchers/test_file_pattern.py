@@ -341,6 +341,23 @@ async def test_what_was_moved_for_a_watcher_that_is_gone_waits_for_the_next_of_i
         await until(lambda: not markers(tmp_path))
 
 
+@pytest.mark.parametrize("changed", [{"move_to": "done"}, {"poke_interval": QUICK * 2}])
+async def test_what_was_moved_fires_after_a_change_of_the_arguments(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """The new arguments make another stream. The file stays in the folder that it was moved to."""
+    arguments: dict[str, Any] = {"poke_interval": QUICK}
+    (tmp_path / "a.csv").touch()
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(FilePatternTrigger(tmp_path, "*.csv", **arguments))
+        await until(lambda: len(one.unpersisted) == 1)
+    async with StreamHarness() as streams:
+        one = await streams.add(FilePatternTrigger(tmp_path, "*.csv", **(arguments | changed)))
+        await until(lambda: len(one.events) == 1)
+        await until(lambda: not markers(tmp_path))
+    assert one.events[0].payload["path"] == str(tmp_path / "processed" / "a.csv")
+
+
 async def test_a_move_replaces_no_file(tmp_path: Path) -> None:
     processed = tmp_path / "processed"
     processed.mkdir()
@@ -419,6 +436,56 @@ def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     (found,), failures = moved(tmp_path)
     assert (found.path.read_text(), failures, found.key) == ("x", {}, marker)
     assert pending(tmp_path) == Pending([found])
+
+
+def test_a_move_that_an_earlier_owner_completes_late_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier owner hangs in its rename, and its rename is done while the new owner moves the file."""
+    (tmp_path / "a").write_text("x")
+    rename, found = Path.rename, []
+
+    def hang(source: Path, target: Path) -> Path:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", done_meanwhile)
+            found.append(moved(tmp_path))
+        raise Crash
+
+    def done_meanwhile(source: Path, target: Path) -> Path:
+        rename(tmp_path / "a", tmp_path / "to" / "a")
+        return rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", hang)
+        with pytest.raises(Crash):
+            moved(tmp_path)
+    assert found == [([], {})]
+    (file,) = pending(tmp_path).moved
+    assert (file.name, file.path.read_text()) == ("a", "x")
+
+
+@pytest.mark.parametrize("is_name_taken", [False, True])
+def test_a_rename_that_fails_although_the_file_was_moved_loses_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_name_taken: bool
+) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "to").mkdir()
+    if is_name_taken:
+        (tmp_path / "to" / "a").write_text("was there")
+    rename = Path.rename
+
+    def lose_the_answer(source: Path, target: Path) -> Path:
+        rename(source, target)
+        if source.name == "a":
+            # The server renamed the file, its answer was lost, and the client asked again.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return target
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lose_the_answer)
+        (file,), failures = moved(tmp_path)
+    assert (file.path.read_text(), failures) == ("x", {})
+    assert pending(tmp_path) == Pending([file])
 
 
 @pytest.mark.parametrize("is_marked", [True, False])

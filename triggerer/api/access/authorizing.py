@@ -138,9 +138,9 @@ async def is_access_valid(context: ApiContext, access: Access) -> bool:
 
     True if the database does not answer, so that an outage ends no streamed answer.
     """
-    key = b"" if access.run is None else await context.service_key()
     kind, _, found_id = access.via.partition(":")
     try:
+        key = b"" if access.run is None else await context.service_key()
         async with context.use.reading() as session:
             if access.run is not None:
                 return await find_run_token(session, key, access.run.token) is not None

@@ -19,7 +19,7 @@ from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import reads
 from triggerer.api.run_log import GrowingLog, LogPart, open_log, read_whole
 from triggerer.domain.runs import RunState
-from triggerer.errors import ServerBusy, TriggererError, UnknownRun
+from triggerer.errors import ServerBusy, StoreError, TriggererError, UnknownRun
 from triggerer.store.listing.views import RunView
 from triggerer.store.runs.listing import list_runs
 
@@ -109,15 +109,15 @@ async def _following(
     The answer ends in these cases:
 
     - The run has ended, and its whole log was yielded.
-    - The run was deleted, or the database is unavailable.
     - The client's token or session is no longer valid.
     - The API stops, or an hour has passed.
 
-    If the run's next attempt writes another log, that log is yielded from its beginning.
+    If the run's next attempt writes another log, that log is yielded from its beginning. An outage of the database does
+    not end the answer.
 
     Raises:
-        TriggererError: The run has ended, and the rest of its log cannot be read. The error breaks the answer off, so
-            that the client notices that the log is not complete.
+        TriggererError: The run has ended, and the rest of its log cannot be read. Or the run was deleted. The error
+            breaks the answer off, so that the client notices that the log is not complete.
     """
     with api.following(_MOST_FOLLOWERS):
         async with open_log(api, row) as log:
@@ -154,11 +154,9 @@ async def _following(
                         return
                     try:
                         log.row = await _find(api, row.dag_id, row.run_id)
-                    except ServerBusy:
+                    except (StoreError, ServerBusy):
+                        # The next look asks again. A client would take an answer that ends here for a whole log.
                         continue
-                    except TriggererError:
-                        # The run was deleted, or the database is unavailable. The client must send its request again.
-                        return
 
 
 ROUTER = Router("/", route_handlers=[logs], tags=["Runs"])
