@@ -192,6 +192,32 @@ async def test_a_log_is_for_its_user_alone(house: House) -> None:
     assert log.parents[2] == house.home.resolve()
 
 
+async def test_a_program_of_a_task_can_read_the_token_and_nothing_is_left_of_it_if_the_run_is_killed(
+    house: House, tmp_path: Path
+) -> None:
+    await house.add_dag(
+        "one",
+        """
+        import subprocess
+
+        with DAG("one", params={"out": ""}):
+            @task
+            def t(params):
+                path = os.environ["TRIGGERER_RUN_TOKEN_FILE"]
+                token = subprocess.check_output(["cat", path], text=True)
+                Path(params["out"]).write_text(f"{path} {token}")
+                os.kill(os.getpid(), signal.SIGKILL)
+            t()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("one", params={"out": str(tmp_path / "out")}))
+    assert (run.state, run.exit_code) == ("failed", -9)
+    path, token = (tmp_path / "out").read_text().split()
+    assert token
+    assert not Path(path).exists()
+
+
 async def test_a_failed_task_fails_its_run_and_what_waits_for_it(house: House) -> None:
     await house.add_dag(
         "fails",

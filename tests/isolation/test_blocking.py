@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.unit.streams.supervised import Store
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.errors import PluginError
 from triggerer.isolation import Isolation, IsolationSettings, Placement
+from triggerer.isolation.thread import TriggerThread
 from triggerer.streams import Manager, Member, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.streams.supervision.blocked_loop import Stall, StallWatch
 from triggerer.testing import StreamHarness
@@ -179,6 +181,27 @@ async def test_a_blocked_thread_is_left_behind_shown_and_not_followed_by_another
     (left,) = [line for line in lines if line["event"] == "a thread is left behind, blocked"]
     assert left["trigger"] == "one"
     assert "in obey" in left["stack"]
+
+
+async def test_nothing_is_left_of_a_thread_that_cannot_be_started_to_clean_up(
+    isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with isolation:
+        make = isolate_in(isolation, "thread")
+        trigger = make(Obeying, "refused", upstream="none", notes=str(tmp_path))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with suppress(PluginError):
+                await trigger.cleanup()
+        gc.collect()
+        threads = [one for one in gc.get_objects() if isinstance(one, TriggerThread)]
+        assert "refused" not in [one.name for one in threads]
+        # Later, threads can be started again.
+        await trigger.cleanup()
+    assert len(notes_of(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(

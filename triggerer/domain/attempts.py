@@ -55,6 +55,8 @@ class Repeat:
     gets a new token."""
     after_attempt: int = 0
     """Only attempts after this number count toward the limit on attempts whose executor died."""
+    after_epoch: int = 0
+    """The epoch in which the run ended last. The run's next attempts stop the launches up to this epoch."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the column `dag_run.again` stores."""
@@ -90,7 +92,8 @@ class RunOrder(RunDetails):
     former: tuple[FormerLaunch, ...] = ()
     """Earlier attempts' launches that may still be at work. The user's code begins once these launches have ended.
 
-    Exception: a Spark application in a cluster may continue. The task that submitted it then waits for its end.
+    Exception: a Spark application in a cluster may continue, if the run has not ended since the application was
+    submitted. The task that submitted it then waits for its end.
     """
     api_token: str = field(default="", repr=False)
     """The attempt's token for the HTTP API. Empty: no token."""

@@ -62,6 +62,8 @@ class FormerLaunch:
     link: str | None = None
     unknown_since: datetime | None = None
     """When the launch's state became unknown; None: the state is another one."""
+    may_continue: bool = False
+    """True if the run has not ended since this launch began. Then the run's next attempt may wait for the launch."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FormerLaunch:

@@ -229,17 +229,15 @@ class _Proxy(BaseEventTrigger):
         `cleanup()` is not called in three cases: no process was started, the thread or process has ended, or the filter
         still runs although it was cancelled.
         """
-        remote, self._remote = self._remote, None
-        if remote is None:
-            if self.placement == "process":
-                return
-            remote = self.isolation.new_thread(self.name, self._trigger)
-            await remote.open()
         try:
-            if remote.is_idle:
-                await remote.clean_up()
+            if self._remote is None and self.placement == "thread":
+                await self._open_remote()
+            if self._remote is not None and self._remote.is_idle:
+                await self._remote.clean_up()
         finally:
-            await self.isolation.close(remote)
+            remote, self._remote = self._remote, None
+            if remote is not None:
+                await self.isolation.close(remote)
 
 
 class _AcknowledgedProxy(_Proxy):

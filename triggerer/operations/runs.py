@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.actors import Actor
-from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import DagError, MoveRefused, TriggererError, UnknownDag, UnknownRun
 from triggerer.nearest import hint
@@ -80,7 +79,7 @@ async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: st
         )
     done = (TaskState.SUCCESS, TaskState.SKIPPED)
     kept = {task_id: state for task_id, state in run.tasks.items() if state in done}
-    await _queue(session, dag_id, run, Repeat(kept, run.repeat.cleared, run.attempt))
+    await _queue(session, dag_id, run, kept, run.repeat.cleared)
     await _record(session, actor, Action.RUN_RETRY, f"{dag_id} {run_id}", run)
 
 
@@ -151,7 +150,7 @@ async def clear_run(
     gone = set() if tasks else {*run.tasks, *counts}
     for task_id in cleared | gone:
         counts[task_id] = counts.get(task_id, 0) + 1
-    await _queue(session, dag_id, run, Repeat(kept, counts, run.attempt))
+    await _queue(session, dag_id, run, kept, counts)
     ordered = [task_id for task_id in names if task_id in cleared]
     await _record(session, actor, Action.RUN_CLEAR, f"{dag_id} {run_id}", run, tasks=ordered)
     return ordered
@@ -194,9 +193,15 @@ async def _lock(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun:
     return run
 
 
-async def _queue(session: AsyncSession, dag_id: str, run: LockedRun, repeat: Repeat) -> None:
+async def _queue(
+    session: AsyncSession,
+    dag_id: str,
+    run: LockedRun,
+    kept: Mapping[str, TaskState],
+    cleared: Mapping[str, int],
+) -> None:
     assert run.state.may_become(RunState.QUEUED)
-    await queue_again(session, run.pk, repeat)
+    await queue_again(session, run, kept=kept, cleared=cleared)
     announce(session, Signal.RUNS_QUEUED, dag_id)
 
 

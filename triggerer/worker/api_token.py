@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Final
 
 logger = logging.getLogger("triggerer.run")
@@ -16,32 +15,26 @@ FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
 
 
 @contextmanager
-def offered(token: str, folder: Path, *, run_pk: int, epoch: int) -> Iterator[None]:
+def offered(token: str) -> Iterator[None]:
     """Store the token in a file during the block. The environment variable `FILE_VARIABLE` contains the file's path.
 
     If the token is empty, do nothing. Only the user who runs this process can read the file. The variable stays set
     after the block.
+
+    The file is in memory, and belongs to this process. So a process that is killed leaves no token behind.
     """
-    # Executors on several hosts may share the folder, so the name has no process id.
-    path = folder / f"run-token-{run_pk}-{epoch}"
+    descriptor = None
     try:
-        # A process that was killed leaves its file.
-        for left in folder.glob(f"run-token-{run_pk}-*"):
-            left.unlink(missing_ok=True)
         if token:
-            _write(path, token)
-            os.environ[FILE_VARIABLE] = str(path)
+            descriptor = os.memfd_create("triggerer-run-token")
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, token.encode())
+            os.environ[FILE_VARIABLE] = f"/proc/{os.getpid()}/fd/{descriptor}"
     except OSError as error:
-        # Continue without the token, because few runs need one. The others must not fail because the disk is full.
+        # Continue without the token, because few runs need one.
         logger.warning("the run gets no token for the API: %s", error)
     try:
         yield
     finally:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-def _write(path: Path, token: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token)
+        if descriptor is not None:
+            os.close(descriptor)

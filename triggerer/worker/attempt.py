@@ -135,8 +135,7 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
             end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
             worker.report(order.run_pk, RunReport((), end))
         else:
-            token = offered(order.api_token, worker.home, run_pk=order.run_pk, epoch=order.epoch)
-            with token:
+            with offered(order.api_token):
                 _Attempt(order, worker).execute()
 
 

@@ -13,9 +13,12 @@ from tests.brokers.sqs.conftest import Queue
 from tests.brokers.sqs.driving import driving, eventually, producer_on
 from tests.services.brokers.elasticmq import ElasticMqServer
 from tests.services.brokers.sqs_proxy import Answer, Exchange, refusal
+from triggerer import abc
 from triggerer.errors import BrokerRefused
+from triggerer.testing import StreamHarness
 from triggerer.testing.conformance.driver import ACKED, FAILED, REJECTED
 from triggerer.testing.conformance.resolutions import acked, failing, once
+from watchers.sqs import SqsEventTrigger
 
 PREFIX = "triggerer.dead-letter."
 
@@ -105,6 +108,22 @@ async def test_a_rejected_message_goes_there_at_once(queue: Queue) -> None:
     assert dead["Body"] == "junk"
     assert _texts(dead)[PREFIX + "reason"] == "rejected by 1 of 1 watchers"
     assert await asyncio.to_thread(queue.counts) == (0, 0)
+
+
+async def test_a_message_that_two_watchers_reject_is_one_dead_letter(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = queue.server.connection | {"receive_wait_s": 1}
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: settings)
+    async with StreamHarness() as streams:
+        for wanted in (1, 2):
+            await streams.add(SqsEventTrigger(queue.url, match={"kind": wanted}))
+        (group,) = streams.groups.values()
+        assert group.subscribers == 2
+        await asyncio.to_thread(queue.send, "junk")
+        await eventually(lambda: queue.counts() == (0, 0), "it is settled")
+    (dead,) = await asyncio.to_thread(queue.server.take_all, queue.dead)
+    assert _texts(dead)[PREFIX + "reason"] == "rejected by 2 of 2 watchers"
 
 
 async def test_without_a_place_for_it_a_rejected_message_is_deleted(

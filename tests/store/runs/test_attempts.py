@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from tests.ending_process import EndingProcess
+from tests.fake_launcher import Place
 from tests.store.seeding import add_dag
 from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.domain.attempt_states import AttemptState
@@ -19,7 +21,7 @@ from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import MoveRefused, StoreError, UnknownRun
 from triggerer.executor.left_launches import LeftLaunches
 from triggerer.executor.result_writer import ResultWriter
-from triggerer.operations.runs import resolve_run
+from triggerer.operations.runs import cancel_run, clear_run, resolve_run, retry_run
 from triggerer.scheduler.explaining import why_not
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import AttemptView
@@ -40,6 +42,8 @@ from triggerer.store.runs.pooled_claims import claim_with_pools
 from triggerer.store.runs.results import AttemptUpdate, SaveResults, run_claims
 from triggerer.store.runs.transitions import requeue_runs
 from triggerer.store.schema.models import Dag, DagRun, RunAttempt, RunLaunch
+from triggerer.worker.launchers import Ended, Handle, Running
+from triggerer.worker.launchers.former_attempts import FormerAttempts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVER = "sc://host:15002"
@@ -250,7 +254,13 @@ async def test_a_session_of_a_dead_executor_is_handed_to_the_next_attempt_even_i
     (former,) = second.former
     since = former.unknown_since
     assert former == FormerLaunch(
-        first.tag, CONNECT, 1, AttemptState.UNKNOWN, place=SERVER, unknown_since=since
+        first.tag,
+        CONNECT,
+        1,
+        AttemptState.UNKNOWN,
+        place=SERVER,
+        unknown_since=since,
+        may_continue=True,
     )
     assert since is not None
     assert since > NOW
@@ -302,6 +312,66 @@ async def test_a_launch_that_a_later_attempt_follows_belongs_to_it(database: Dat
     one, two = await attempts_of(database, second)
     assert (one.state, one.launches) == ("lost", [])
     assert (two.application_id, two.launches[0].state) == ("app-1", "running")
+
+
+def ask_about_former(order: RunOrder) -> list[str]:
+    """End the applications of former attempts, unless the attempt may follow them. Return what the cluster was asked.
+
+    The cluster can be asked to follow an application.
+    """
+    handle = Handle("app", "app-1")
+    cluster = Place(Running(handle), Ended(handle, AttemptState.KILLED), can_reattach=True)
+    FormerAttempts(
+        lambda name: cluster,
+        on_launch=lambda launch: None,
+        on_wait=lambda wait: None,
+        patience=timedelta(0),
+    ).end_all(order.former, may_reattach=True)
+    return cluster.asked
+
+
+async def launch_application(database: Database) -> RunOrder:
+    """Return an attempt whose application works on a cluster."""
+    await queue(database)
+    order = await claim_one(database)
+    app = Launch("app", "yarn", AttemptState.RUNNING, NOW, task_id="t", place="there")
+    await launched(database, order, app)
+    return order
+
+
+async def test_an_application_is_followed_while_its_run_has_not_ended(database: Database) -> None:
+    await launch_application(database)
+    await recover(database)
+    assert ask_about_former(await claim_one(database, OTHER)) == ["find"]
+
+
+@pytest.mark.parametrize("repeat", [clear_run, retry_run])
+async def test_an_application_of_a_run_that_has_ended_is_stopped_and_not_followed(
+    database: Database, repeat: Callable[..., Awaitable[object]]
+) -> None:
+    first = await launch_application(database)
+    killed = end(RunState.FAILED, error="killed", exit_code=-9)
+    assert await report(database, AttemptUpdate(first, (), killed))
+    async with database.transaction() as session:
+        await repeat(session, SOMEBODY, "d", first.run_id)
+    second = await claim_one(database, OTHER)
+    assert ask_about_former(second) == ["find", "stop app-1"]
+    await recover(database, ME)
+    third = await claim_one(database)
+    assert ask_about_former(third) == ["find", "stop app-1"]
+
+
+async def test_a_cleared_run_follows_no_application_although_its_attempt_has_the_same_number(
+    database: Database,
+) -> None:
+    first = await launch_application(database)
+    async with database.transaction() as session:
+        await requeue_runs(session, executor=ME, epochs={first.run_pk: first.epoch})
+        await cancel_run(session, SOMEBODY, "d", first.run_id)
+        await clear_run(session, SOMEBODY, "d", first.run_id)
+    second = await claim_one(database)
+    assert second.attempt == first.attempt
+    assert ask_about_former(second) == ["find", "stop app-1"]
 
 
 async def test_a_worker_that_died_and_left_a_session_leaves_its_attempt_unknown(

@@ -106,7 +106,7 @@ async def test_an_attempt_that_cannot_load_its_file_is_held_and_does_not_count(
         assert (run.state, run.waiting_for, run.again) == (
             "queued",
             "no such package",
-            {"kept": {}, "cleared": {}, "after_attempt": attempt},
+            {"kept": {}, "cleared": {}, "after_attempt": attempt, "after_epoch": 0},
         )
         assert run.held_until is not None
         delays.append(round((run.held_until - datetime.now(UTC)).total_seconds() / 5))

@@ -58,8 +58,8 @@ GOLDEN: list[tuple[str, Reader, Reader, Any, str]] = [
      '{"both": {"timetable": ' + ONCE + ', "assets": ' + ASSET + "}}"),
     ("assets", schedule_from_json, schedule_to_json, OnAssets(ORDERS), ASSET),
     ("repeat", Repeat.from_json, Repeat.to_json,
-     Repeat({"a": TaskState.SUCCESS}, {"b": 1}, after_attempt=2),
-     '{"kept": {"a": "success"}, "cleared": {"b": 1}, "after_attempt": 2}'),
+     Repeat({"a": TaskState.SUCCESS}, {"b": 1}, after_attempt=2, after_epoch=3),
+     '{"kept": {"a": "success"}, "cleared": {"b": 1}, "after_attempt": 2, "after_epoch": 3}'),
     ("spark settings", SparkSettings.from_json, SparkSettings.to_json,
      SparkSettings(mode="local", cluster_patience=timedelta(seconds=5)),
      ('{"mode": "local", "master": null, "remote": null, "conf": {}, "cluster_patience": 5.0,'

@@ -7,7 +7,6 @@ from typing import TypeVar
 from sqlalchemy import func, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.attempts import Repeat
 from triggerer.domain.backfills import Reprocess, Step, step_for
 from triggerer.domain.runs import ACTIVE_STATES, RunType
 from triggerer.store.backfills.listing import existing_runs, runs_of_keys
@@ -181,7 +180,7 @@ async def _repeat(session: AsyncSession, backfill: Backfill, existing: LockedRun
     defined = (task["task_id"] for task in existing.definition)
     names = {*existing.tasks, *existing.repeat.cleared, *defined}
     counts = {name: existing.repeat.cleared.get(name, 0) + 1 for name in names}
-    await queue_again(session, existing.pk, Repeat({}, counts, existing.attempt))
+    await queue_again(session, existing, kept={}, cleared=counts)
     if backfill.params:
         run = await session.get_one(DagRun, existing.pk)
         run.params = {**run.params, **backfill.params}

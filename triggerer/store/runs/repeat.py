@@ -22,6 +22,7 @@ class LockedRun:
     pk: int
     state: RunState
     attempt: int
+    epoch: int
     repeat: Repeat
     is_stale: bool
     """True if the DAG's file, or the DAG's definition in the file, is gone."""
@@ -50,6 +51,7 @@ async def lock_run(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun
         pk=row.id,
         state=RunState(row.state),
         attempt=row.attempt,
+        epoch=row.epoch,
         repeat=Repeat.from_json(row.again),
         is_stale=dag.is_stale,
         path=dag.path,
@@ -58,15 +60,26 @@ async def lock_run(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun
     )
 
 
-async def queue_again(session: AsyncSession, run_pk: int, repeat: Repeat) -> None:
+async def queue_again(
+    session: AsyncSession,
+    run: LockedRun,
+    *,
+    kept: Mapping[str, TaskState],
+    cleared: Mapping[str, int],
+) -> None:
     """Queue the run for another attempt.
 
     Args:
-        repeat: Which tasks keep their results. The rows of all other tasks are deleted, as if they had never begun.
+        kept: The tasks that keep their results, see `Repeat.kept`. The rows of all other tasks are deleted, as if they
+            had never begun.
+        cleared: How often each task was cleared, see `Repeat.cleared`.
     """
+    # `LeftLaunches` may be stopping the launches of the ended run at this moment. So the next attempt does not wait for
+    # one of these launches: it stops them too.
+    repeat = Repeat(kept, cleared, after_attempt=run.attempt, after_epoch=run.epoch)
     await session.execute(
         update(DagRun)
-        .where(DagRun.id == run_pk)
+        .where(DagRun.id == run.pk)
         .values(
             state=RunState.QUEUED.value,
             again=repeat.to_json(),
@@ -86,5 +99,5 @@ async def queue_again(session: AsyncSession, run_pk: int, repeat: Repeat) -> Non
         )
     )
     await session.execute(
-        delete(TaskRun).where(TaskRun.run_pk == run_pk, TaskRun.task_id.not_in(repeat.kept))
+        delete(TaskRun).where(TaskRun.run_pk == run.pk, TaskRun.task_id.not_in(kept))
     )

@@ -1,7 +1,8 @@
 """Stops the launches that the dead attempts of a run left on Spark.
 
 - Before the next attempt of the run executes the user's code, it stops the launches. Only a `SparkApplication` in
-  cluster mode continues: the task waits for this application instead of submitting it again.
+  cluster mode continues, if the run has not ended since: the task waits for this application instead of submitting it
+  again.
 - If the run gets no further attempt, the executor's `LeftLaunches` stops the launches in a separate process
   (`launchers.main`).
 """
@@ -73,8 +74,8 @@ class FormerAttempts:
         """Stop the launches, and wait until they are gone. Return the launches that were left running.
 
         Args:
-            may_reattach: True: leave a launch running if this attempt can watch it (`Launcher.can_reattach`).
-                False: stop all launches.
+            may_reattach: True: leave a launch running if it may continue (`FormerLaunch.may_continue`) and this
+                attempt can watch it (`Launcher.can_reattach`). False: stop all launches.
         Raises:
             StillUnknown: A server or a cluster did not answer, or did not confirm the end.
         """
@@ -118,7 +119,7 @@ class FormerAttempts:
         sighting = launcher.find(former.tag, former.external_id)
         if not isinstance(sighting, Running):
             return sighting
-        if may_reattach and launcher.can_reattach:
+        if may_reattach and former.may_continue and launcher.can_reattach:
             return None
         known = sighting.handle
         handle = Handle(

@@ -91,6 +91,7 @@ def follow(
     """Submit the application, and return once it has succeeded. If the task is stopped, stop the application, too.
 
     If an earlier attempt's application for this task still runs or has succeeded, wait for that application instead.
+    Do not wait for an application from before the run's last end: a user has had the task executed again.
 
     Args:
         former: The launches of earlier attempts that may still be at work.
@@ -144,7 +145,9 @@ def _find_former(
     While an application's state is unknown, wait without limit.
     """
     for one in former:
-        if one.task_id != task_id or one.launcher != launcher.name or not launcher.can_reattach:
+        if one.task_id != task_id or one.launcher != launcher.name:
+            continue
+        if not (one.may_continue and launcher.can_reattach):
             continue
         sighting = launcher.find(one.tag, one.external_id)
         while isinstance(sighting, Unknown):

@@ -133,6 +133,17 @@ async def test_a_message_that_the_broker_dead_letters_is_not_parked(source: Scen
     assert (sink.messages, source.reported_parked) == ({}, [])
 
 
+async def test_a_message_that_two_watchers_reject_is_one_dead_letter(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = is_bad
+    source.has_dead_letters = True
+    async with hosting(source, sink, "one", "two"):
+        source.publish("bad", "a")
+        await sink.until(lambda: len(source.advanced) == 2)
+    assert told(source)["bad"] == AdvanceOutcome(0, 0, 2)
+    assert source.broker.dead_letters == ["bad"]
+
+
 async def test_where_a_sibling_fails_it_and_is_behind_it_is_set_aside_all_the_same(
     source: Scene,
 ) -> None:

@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tests.fake_launcher import Place
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.attempts import Wait
 from triggerer.domain.launches import FormerLaunch, Launch
 from triggerer.errors import ConfigurationError
-from triggerer.worker.launchers import Absent, Ended, Handle, Intent, Running, Sighting, Unknown
+from triggerer.worker.launchers import Absent, Ended, Handle, Running, Unknown
 from triggerer.worker.launchers import former_attempts as module
 from triggerer.worker.launchers.former_attempts import FormerAttempts, StillUnknown, patience_for
 
 NONE = timedelta(0)
-
-
-class Place:
-    """A launcher that answers as the test says, and writes down what it was asked."""
-
-    name = "place"
-    place: str | None = "there"
-
-    def __init__(self, *answers: Sighting, can_reattach: bool = False) -> None:
-        self.answers = list(answers)
-        self.can_reattach = can_reattach
-        self.asked: list[str] = []
-
-    def launch(self, intent: Intent) -> Handle:
-        raise NotImplementedError
-
-    def find(self, tag: str, external_id: str | None = None) -> Sighting:
-        self.asked.append("find")
-        return self._answer()
-
-    def stop(self, handle: Handle) -> Sighting:
-        self.asked.append(f"stop {handle.external_id}")
-        return self._answer()
-
-    def watch(self, handle: Handle) -> Iterator[Sighting]:
-        raise NotImplementedError
-
-    def _answer(self) -> Sighting:
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 class Told:
@@ -168,6 +139,7 @@ def test_only_a_launch_that_can_be_followed_is_left_alone(
     told: Told, can_reattach: bool, asked: list[str]
 ) -> None:
     place = Place(Running(HANDLE), Ended(HANDLE, AttemptState.KILLED), can_reattach=can_reattach)
-    kept = told.attempts(place).end_all([launch(task_id="t")], may_reattach=True)
+    former = launch(task_id="t", may_continue=True)
+    kept = told.attempts(place).end_all([former], may_reattach=True)
     assert [one.task_id for one in kept] == (["t"] if can_reattach else [])
     assert place.asked == asked

@@ -360,13 +360,28 @@ def test_an_application_of_a_former_attempt_is_followed_in_place_of_a_new_one(
 ) -> None:
     yarn = Yarn()
     launches: list[Launch] = []
-    former = FormerLaunch(TAG, "yarn", 1, AttemptState.RUNNING, task_id="a")
+    former = FormerLaunch(TAG, "yarn", 1, AttemptState.RUNNING, task_id="a", may_continue=True)
     with serving(yarn) as port:
         yarn.app = {"id": "application_1_0001", "state": "FINISHED", "finalStatus": "SUCCEEDED"}
         one = submission()
         follow(one, yarn_at(port), fake_installation(tmp_path), "a", [former], launches.append)
     assert not (tmp_path / "arguments").exists()
     assert [launch.state for launch in launches] == [AttemptState.SUCCESS]
+
+
+def test_an_application_that_succeeded_before_the_run_was_cleared_is_submitted_again(
+    tmp_path: Path,
+) -> None:
+    yarn = Yarn()
+    launches: list[Launch] = []
+    former = FormerLaunch("old", "yarn", 1, AttemptState.RUNNING, task_id="a")
+    with serving(yarn) as port:
+        yarn.app = {"id": "application_1_0001", "state": "FINISHED", "finalStatus": "SUCCEEDED"}
+        one = submission()
+        follow(one, yarn_at(port), fake_installation(tmp_path), "a", [former], launches.append)
+    assert (tmp_path / "arguments").exists()
+    states = [AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.SUCCESS]
+    assert [(launch.tag, launch.state) for launch in launches] == [(TAG, state) for state in states]
 
 
 def test_the_reason_of_a_failed_application_is_the_tasks_error(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def _order(row: Row, executor: str, log_home: str, connect: str | None) -> RunOr
     run_pk, dag_id, run_id, run_type, attempt, epoch, queued_at, run_after, *others = row
     logical_date, start, end, params, partition_key, again, path, tasks, callbacks, former = others
     has_spark = needs_spark(json_from(tasks))
+    repeat = Repeat.from_json(json_from(again))
     return RunOrder(
         dag_id=dag_id,
         run_id=run_id,
@@ -115,17 +116,17 @@ def _order(row: Row, executor: str, log_home: str, connect: str | None) -> RunOr
         path=path,
         needs_spark=has_spark,
         log_path=log_path(log_home, dag_id, run_id),
-        repeat=Repeat.from_json(json_from(again)),
+        repeat=repeat,
         callbacks=callbacks,
         epoch=epoch,
         tag=attempt_tag(executor, run_pk, attempt, epoch),
         connect=connect if has_spark else None,
-        former=tuple(map(_former, json_from(former) or ())),
+        former=tuple(_former(launch, repeat) for launch in json_from(former) or ()),
     )
 
 
-def _former(row: Sequence[Any]) -> FormerLaunch:
-    tag, launcher, attempt, state, task_id, place, external_id, link, since = row
+def _former(row: Sequence[Any], repeat: Repeat) -> FormerLaunch:
+    tag, launcher, attempt, state, task_id, place, external_id, link, since, epoch = row
     return FormerLaunch(
         tag=tag,
         launcher=launcher,
@@ -136,6 +137,7 @@ def _former(row: Sequence[Any]) -> FormerLaunch:
         external_id=external_id,
         link=link,
         unknown_since=_instant_in_json(since),
+        may_continue=epoch > repeat.after_epoch,
     )
 
 
@@ -176,7 +178,7 @@ RETURNING id, dag_id, run_id, run_type, attempt, epoch, queued_at, run_after, lo
           (SELECT d.callbacks FROM dag d WHERE d.dag_id = dag_run.dag_id) AS callbacks,
           CASE WHEN epoch > 1 THEN (
               SELECT {ROWS}({ROW}(l.tag, l.launcher, a.number, l.state, l.task_id, l.place, l.external_id, l.link,
-                                  a.unknown_since))
+                                  a.unknown_since, l.epoch))
               FROM run_launch l JOIN run_attempt a ON a.run_pk = l.run_pk AND a.epoch = l.epoch
               WHERE l.run_pk = dag_run.id AND l.ended_at IS NULL) END AS former,
           priority

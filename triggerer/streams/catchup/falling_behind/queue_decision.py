@@ -56,6 +56,11 @@ class _QueueDecision:
             and change.what.key in stored.resolved_early
         )
 
+    def finish(self) -> None:
+        """End the storing without a stored message, as if the store had taken it."""
+        assert self.change is not None
+        self.change.on_done(None)
+
 
 class FallingBehindInQueues(FallingBehind):
     """For a queue: decides the outcome of the message at a lane's head, as `FallingBehind` does for a log.
@@ -359,37 +364,57 @@ class FallingBehindInQueues(FallingBehind):
                 backoff.reset()
                 await self._has_changed.wait()
             await clock.sleep_until(clock.monotonic() + backoff.next_delay())
-            for decision in list(self._blocked):
-                change = decision.change
-                if change is None or decision not in self._blocked or decision.is_submitted:
-                    continue
-                if self._state.source_of(decision.backlog.watcher) is None or decision.has_passed:
-                    # Nothing is left to store: the watcher was deleted, or has resolved the message.
-                    change.on_done(None)
-                elif not await self._try_dead_letter(decision):
-                    decision.is_submitted = True
-                    self._state.submit_parked(change)
+            for entry in {decision.entry: None for decision in self._blocked}:
+                await self._retry(entry)
 
-    async def _try_dead_letter(self, decision: _QueueDecision) -> bool:
-        producer, change = self._state.producer, decision.change
+    async def _retry(self, entry: Entry) -> None:
+        """Try to store a blocked message for its watchers, or to dead-letter it once for all of them.
+
+        If the store's answer for one of the watchers is pending, do nothing: the message may have to be dead-lettered
+        for this watcher too. A broker such as Service Bus cannot dead-letter a message twice.
+        """
+        decisions = [one for one in self._blocked if one.entry is entry]
+        if entry.unresolved > len(decisions) or any(one.is_submitted for one in decisions):
+            return
+        needed = []
+        for decision in decisions:
+            is_watched = self._state.source_of(decision.backlog.watcher) is not None
+            if is_watched and not decision.has_passed:
+                needed.append(decision)
+            else:
+                # Nothing is left to store: the watcher was deleted, or has resolved the message.
+                decision.finish()
+        if not needed:
+            return
+        if await self._try_dead_letter(entry, [one.backlog.watcher for one in needed]):
+            for decision in needed:
+                decision.finish()
+            return
+        for decision in needed:
+            decision.is_submitted = True
+            assert decision.change is not None
+            self._state.submit_parked(decision.change)
+
+    async def _try_dead_letter(self, entry: Entry, watchers: Sequence[WatcherRef]) -> bool:
+        producer = self._state.producer
         assert producer is not None
         if (
             not self._state.dead_letters_at_bound
             or type(producer).dead_letter is SharedStreamProducer.dead_letter
-            or change is None
             or not self._state.may_act
         ):
             return False
-        name = self._state.name_of(decision.backlog.watcher)
-        reason = f"the store has no room for messages of {name} (watcher {change.watcher_id})"
+        # Watchers that share a trigger have one name.
+        names = ", ".join(dict.fromkeys(map(self._state.name_of, watchers)))
+        ids = ", ".join(str(watcher.watcher_id) for watcher in watchers)
+        reason = f"the store has no room for messages of {names} (watcher {ids})"
         try:
             with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
-                await producer.dead_letter(decision.entry.event, reason)
+                await producer.dead_letter(entry.event, reason)
         except Exception as error:
             _log.warning("a message could not be dead-lettered", error=repr(error))
             return False
-        _log.warning("a message was dead-lettered", watcher=name, reason=reason)
-        change.on_done(None)
+        _log.warning("a message was dead-lettered", watcher=names, reason=reason)
         return True
 
 

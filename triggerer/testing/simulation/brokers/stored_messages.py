@@ -23,17 +23,19 @@ class StoresMessages(SimulatedProducer):
     async def dead_letter(self, event: Any, reason: str) -> None:
         catching_up = self._broker.checker.catching_up
         message = self._broker.message_of(event)
-        named, _, _ = reason.partition(":")
-        watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
-        assert watchers
-        if is_full := reason.startswith("the store has no room for messages"):
-            # The reason ends with the id of the watcher for which the message was to be stored.
-            watchers = watchers[-1:]
-        if len(watchers) > 1:
-            # These watchers share a trigger. Those whose positions are past the message have received it.
-            watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
-        if is_full:
-            catching_up.check_not_parked(watchers[0], message)
+        if reason.startswith("the store has no room for messages"):
+            # The reason ends with the ids of the watchers for which the message was to be stored.
+            watchers = [int(number) for number in re.findall(r"\d+", reason.rpartition("(")[2])]
+            assert watchers
+            for watcher in watchers:
+                catching_up.check_not_parked(watcher, message)
+        else:
+            named, _, _ = reason.partition(":")
+            watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
+            assert watchers
+            if len(watchers) > 1:
+                # These watchers share a trigger. Those whose positions are past the message have received it.
+                watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         await self._simulate_io()
         for watcher in watchers:
             catching_up.on_dead_lettered(watcher, message)

@@ -409,6 +409,22 @@ async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Sc
         await sink.until(lambda: sink.derived(1) == ["z"])
 
 
+async def test_a_message_without_room_for_two_watchers_is_one_dead_letter(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails = {"sick": lambda event: event != "z", "ill": lambda event: event != "z"}
+    async with hosting(scene, sink, "sick", "ill", "well", parked_at_bound="dead_letter"):
+        with capture_logs() as logs:
+            scene.publish("a", "b")
+            await sink.until(lambda: scene.broker.committed() == 2)
+        assert scene.broker.dead_letters == ["a", "b"]
+        letters = [line for line in logs if line["event"] == "a message was dead-lettered"]
+        assert [line["watcher"] for line in letters] == ["sick, ill"] * 2
+        scene.publish("z")
+        await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["z"])
+        assert sink.derived(3) == ["a", "b", "z"]
+
+
 async def test_a_message_that_no_longer_loads_is_parked(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
