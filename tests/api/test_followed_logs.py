@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,22 @@ from sqlalchemy import update
 
 from tests.api.conftest import Api
 from tests.api.test_connections import served
+from tests.api.test_shipped_logs import bucket, ship_to
+from tests.services.storage.log_bucket import LogBucket
 from triggerer.api.routes import logs
-from triggerer.api.run_log import LogPart, LogReader
+from triggerer.api.run_log import LogPart, LogReader, read_whole
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
-from triggerer.errors import ServerBusy
+from triggerer.errors import ServerBusy, TriggererError
 from triggerer.executor.log_server import LogServer
 from triggerer.processes.instance_ids import new_instance_id
+from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.log_addresses import log_address_for
 from triggerer.store.schema.models import DagRun
 from triggerer.store.streams.leases import register_instance
 from triggerer.worker.logs.hosts import record_host
+
+__all__ = ["bucket"]
 
 LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
 OLD, NEW = b"old line 1\nold line 2\n", b"new line 1\nnew line 2\nnew line 3\n"
@@ -234,3 +240,41 @@ async def test_an_answer_breaks_off_if_the_rest_of_the_log_cannot_be_read(
         machine.is_silent = True
         await change_run(api, state="success")
         await log.expect_break()
+
+
+async def move_to(api: Api, bucket: LogBucket, tmp_path: Path, copy: bytes) -> None:
+    """End the run, and leave only the copy of its log."""
+    bucket.put("team/gone/daily/manual__1.log", copy)
+    Path(log_path(str(tmp_path), "daily", "manual__1")).unlink()
+    await change_run(api, executor="gone:1:dead", state="success")
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_log_that_moves_to_the_bucket_is_followed_there_and_from_its_beginning_if_it_was_cut(
+    api: Api, tmp_path: Path, bucket: LogBucket, is_cut: bool
+) -> None:
+    """The copy lacks the bytes that were cut, so its positions are not the positions of the log."""
+    copy = OLD[:4] + NEW[-5:] if is_cut else OLD + NEW
+    ship_to(api, bucket)
+    write_log(tmp_path, OLD)
+    async with followed(api) as log:
+        await log.expect(OLD)
+        await move_to(api, bucket, tmp_path, copy)
+        await log.expect(OLD + copy if is_cut else copy)
+        await log.expect_end()
+
+
+async def test_a_download_breaks_off_if_the_log_moves_to_a_copy_that_lacks_bytes(
+    api: Api, tmp_path: Path, bucket: LogBucket
+) -> None:
+    ship_to(api, bucket)
+    write_log(tmp_path, OLD)
+    async with api.database.reading() as session:
+        (row,) = await list_runs(session, dag="daily", run_id="manual__1")
+    ended = replace(row, executor="gone:1:dead", state="success")
+    whole = read_whole(api.context, ended, size=len(OLD), chunk_bytes=4)
+    async with aclosing(whole):
+        assert await anext(whole) == OLD[:4]
+        await move_to(api, bucket, tmp_path, OLD[:8])
+        with pytest.raises(TriggererError, match="replaced"):
+            await anext(whole)

@@ -112,7 +112,7 @@ async def _following(
     - The client's token or session is no longer valid.
     - The API stops, or an hour has passed.
 
-    If the run's next attempt writes another log, that log is yielded from its beginning.
+    A log that replaces the followed log is yielded from its beginning, see `LogPart.is_of_same_log`.
 
     Raises:
         TriggererError: The run has ended, and the rest of its log cannot be read. The error breaks the answer off, so
