@@ -14,6 +14,7 @@ import httpx
 import pytest
 from anyio.abc import TaskGroup
 from sqlalchemy import update
+from structlog.testing import capture_logs
 
 from tests.api.conftest import Api
 from tests.api.test_connections import served
@@ -231,7 +232,11 @@ async def test_the_rest_of_a_log_is_sent_when_its_machine_answers_again_after_th
 
 
 async def test_an_answer_breaks_off_if_the_rest_of_the_log_cannot_be_read(
-    api: Api, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    api: Api,
+    tmp_path: Path,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(logs, "_REST_S", 0.1)
     write_log(tmp_path, OLD)
@@ -239,7 +244,13 @@ async def test_an_answer_breaks_off_if_the_rest_of_the_log_cannot_be_read(
         await log.expect(OLD)
         machine.is_silent = True
         await change_run(api, state="success")
-        await log.expect_break()
+        with capture_logs() as lines:
+            await log.expect_break()
+    # One line without a traceback tells the operator the reason.
+    assert [(line["event"], line["error"]) for line in lines] == [
+        ("an answer was broken off", "the machine does not answer")
+    ]
+    assert not caplog.records
 
 
 async def move_to(api: Api, bucket: LogBucket, tmp_path: Path, copy: bytes) -> None:
