@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,27 @@ import pytest
 from anyio.abc import TaskGroup
 from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
 
 from tests.api.conftest import Api
 from tests.api.test_connections import served
+from tests.api.test_shipped_logs import bucket, ship_to
+from tests.services.storage.log_bucket import LogBucket
 from triggerer.api.context import DatabaseUse
 from triggerer.api.routes import logs
-from triggerer.api.run_log import LogPart, LogReader
+from triggerer.api.run_log import LogPart, LogReader, read_whole
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
-from triggerer.errors import ServerBusy, StoreUnavailable
+from triggerer.errors import ServerBusy, StoreUnavailable, TriggererError
 from triggerer.executor.log_server import LogServer
 from triggerer.processes.instance_ids import new_instance_id
+from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.log_addresses import log_address_for
 from triggerer.store.schema.models import DagRun
 from triggerer.store.streams.leases import register_instance
 from triggerer.worker.logs.hosts import record_host
+
+__all__ = ["bucket"]
 
 LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
 OLD, NEW = b"old line 1\nold line 2\n", b"new line 1\nnew line 2\nnew line 3\n"
@@ -227,7 +234,11 @@ async def test_the_rest_of_a_log_is_sent_when_its_machine_answers_again_after_th
 
 
 async def test_an_answer_breaks_off_if_the_rest_of_the_log_cannot_be_read(
-    api: Api, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    api: Api,
+    tmp_path: Path,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(logs, "_REST_S", 0.1)
     write_log(tmp_path, OLD)
@@ -235,7 +246,51 @@ async def test_an_answer_breaks_off_if_the_rest_of_the_log_cannot_be_read(
         await log.expect(OLD)
         machine.is_silent = True
         await change_run(api, state="success")
-        await log.expect_break()
+        with capture_logs() as lines:
+            await log.expect_break()
+    # One line without a traceback tells the operator the reason.
+    assert [(line["event"], line["error"]) for line in lines] == [
+        ("an answer was broken off", "the machine does not answer")
+    ]
+    assert not caplog.records
+
+
+async def move_to(api: Api, bucket: LogBucket, tmp_path: Path, copy: bytes) -> None:
+    """End the run, and leave only the copy of its log."""
+    bucket.put("team/gone/daily/manual__1.log", copy)
+    Path(log_path(str(tmp_path), "daily", "manual__1")).unlink()
+    await change_run(api, executor="gone:1:dead", state="success")
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_log_that_moves_to_the_bucket_is_followed_there_and_from_its_beginning_if_it_was_cut(
+    api: Api, tmp_path: Path, bucket: LogBucket, is_cut: bool
+) -> None:
+    """The copy lacks the bytes that were cut, so its positions are not the positions of the log."""
+    copy = OLD[:4] + NEW[-5:] if is_cut else OLD + NEW
+    ship_to(api, bucket)
+    write_log(tmp_path, OLD)
+    async with followed(api) as log:
+        await log.expect(OLD)
+        await move_to(api, bucket, tmp_path, copy)
+        await log.expect(OLD + copy if is_cut else copy)
+        await log.expect_end()
+
+
+async def test_a_download_breaks_off_if_the_log_moves_to_a_copy_that_lacks_bytes(
+    api: Api, tmp_path: Path, bucket: LogBucket
+) -> None:
+    ship_to(api, bucket)
+    write_log(tmp_path, OLD)
+    async with api.database.reading() as session:
+        (row,) = await list_runs(session, dag="daily", run_id="manual__1")
+    ended = replace(row, executor="gone:1:dead", state="success")
+    whole = read_whole(api.context, ended, size=len(OLD), chunk_bytes=4)
+    async with aclosing(whole):
+        assert await anext(whole) == OLD[:4]
+        await move_to(api, bucket, tmp_path, OLD[:8])
+        with pytest.raises(TriggererError, match="replaced"):
+            await anext(whole)
 
 
 async def test_an_outage_of_the_database_does_not_end_a_followed_log(

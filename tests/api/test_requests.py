@@ -329,19 +329,39 @@ async def test_canary_secrets_are_in_no_answer(api: Api, monkeypatch: pytest.Mon
     assert [sent[at - 80 : at + 80] for at in [sent.find(b"tweety")] if at >= 0] == []
 
 
+_ENDLESS = text(
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+)
+
+
 async def test_a_query_that_takes_too_long_is_stopped(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "STATEMENT_TIMEOUT", timedelta(seconds=0.2))
-    endless = text(
-        "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
-    )
     with anyio.fail_after(5):
         with pytest.raises(StoreError):
             async with api.context.use.reading() as session:
-                await session.execute(endless)
+                await session.execute(_ENDLESS)
         async with api.context.use.reading() as session:
             assert await session.scalar(text("SELECT 1")) == 1
+
+
+async def test_a_query_that_begins_after_the_time_is_over_is_stopped(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may do other work at the moment when its time is over, and then send another query."""
+    limit = timedelta(seconds=0.2)
+    monkeypatch.setattr(context, "STATEMENT_TIMEOUT", limit)
+
+    async def work() -> None:
+        async with api.context.use.reading() as session:
+            await anyio.sleep(2 * limit.total_seconds())
+            await session.execute(_ENDLESS)
+
+    with anyio.fail_after(10), pytest.raises(StoreError):
+        await work()
+    async with api.context.use.reading() as session:
+        assert await session.scalar(text("SELECT 1")) == 1
 
 
 @pytest.mark.parametrize("path", ["/dags?lmit=5", "/runs?dagid=x", "/overview?x=1"])

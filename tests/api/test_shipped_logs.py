@@ -27,6 +27,10 @@ async def ended_elsewhere(api: Api, bucket: LogBucket, **changes: str | None) ->
     values = {"executor": "gone:1:dead", "log_home": "/not/here", "state": "success", **changes}
     async with api.database.transaction() as session:
         await session.execute(update(DagRun).values(**values))
+    ship_to(api, bucket)
+
+
+def ship_to(api: Api, bucket: LogBucket) -> None:
     settings = api.context.settings
     api.context.settings = replace(settings, logs=replace(settings.logs, ship=bucket.url))
 

@@ -27,6 +27,7 @@ MOST_INSIDE: Final = 16
 """The most requests that use the database or wait for a connection. Further requests get 503."""
 POOL_SIZE: Final = 4
 STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
+_INTERRUPT_EVERY_S: Final = 0.1
 
 
 class DatabaseUse:
@@ -96,7 +97,7 @@ class DatabaseUse:
 
 
 async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[None]:
-    """Return a context manager that, on SQLite, stops the running query once the block has taken `STATEMENT_TIMEOUT`.
+    """Return a context manager that, on SQLite, stops all queries once the block has taken `STATEMENT_TIMEOUT`.
 
     On PostgreSQL the context manager does nothing, because `DatabaseUse` sets `statement_timeout`.
     """
@@ -106,16 +107,21 @@ async def _interrupted_in_time(session: AsyncSession) -> AbstractContextManager[
     driver = connection.driver_connection
     assert driver is not None
 
+    async def interrupt() -> None:
+        await anyio.sleep(STATEMENT_TIMEOUT.total_seconds())
+        while True:
+            # The interrupted query fails, and the connection stays usable. Without a running query, an interrupt has no
+            # effect, and the block may send a query later.
+            await driver.interrupt()
+            await anyio.sleep(_INTERRUPT_EVERY_S)
+
     @contextmanager
     def limited() -> Iterator[None]:
-        # SQLite allows `interrupt` from any thread. The interrupted query fails, and the connection stays usable.
-        loop = asyncio.get_running_loop()
-        seconds = STATEMENT_TIMEOUT.total_seconds()
-        timer = loop.call_later(seconds, lambda: loop.create_task(driver.interrupt()))
+        interrupting = asyncio.create_task(interrupt())
         try:
             yield
         finally:
-            timer.cancel()
+            interrupting.cancel()
 
     return limited()
 

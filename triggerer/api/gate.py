@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import structlog
+from litestar.exceptions import LitestarException
 
 from triggerer.api.problems import MEDIA_TYPE, encoded, headers_of, problem_of
 from triggerer.errors import BadRequest, TriggererError, WrongHost
@@ -45,6 +46,8 @@ _NO_CACHE: Final = b"private, no-cache"
 class Gate:
     """Wraps the application: refuses requests for other hosts, decodes paths, and adds headers to the answers.
 
+    If one of our errors ends a streamed answer, the gate logs it in one line. The client receives an incomplete answer.
+
     Args:
         hosts: The names that are accepted in `Host`, besides the names of the loopback interface.
         behind_proxy: True to believe the `X-Forwarded-` headers.
@@ -71,7 +74,14 @@ class Gate:
         except TriggererError as error:
             await _refuse(answer.send, error, request_id)
             return
-        await self._app(scope, receive, answer.send)
+        try:
+            await self._app(scope, receive, answer.send)
+        except LitestarException as error:
+            cause = _cause_of(error)
+            if cause is None:
+                raise
+            # The answer has no end, so uvicorn closes the connection, and the client notices.
+            _log.warning("an answer was broken off", path=part(scope["path"]), error=str(cause))
 
     def _check_host(self, headers: MutableMapping[bytes, str]) -> None:
         """Check that the request's `Host` is an allowed name.
@@ -136,6 +146,14 @@ def _readable(raw: bytes) -> str:
 def part(value: str) -> str:
     """Return one part of a request's path, with slashes instead of `SLASH`."""
     return value.replace(SLASH, "/")
+
+
+def _cause_of(error: LitestarException) -> TriggererError | None:
+    """Return the error of ours that ended a streamed answer, or None if another error ended it."""
+    cause = error.__cause__
+    while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    return cause if isinstance(cause, TriggererError) else None
 
 
 async def _refuse(send: Send, error: TriggererError, request_id: str) -> None:

@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from triggerer.api.context import ApiContext
 from triggerer.domain.log_requests import LONGEST_REQUEST, VALID_S, LogRequest
-from triggerer.errors import BucketError, NoLog, ServerBusy
+from triggerer.errors import BucketError, NoLog, ServerBusy, TriggererError
 from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.operations.reading.shipped_logs import LogCopy, open_copy
 from triggerer.processes.instance_ids import host_and_pid, is_on_this_host
@@ -48,20 +48,22 @@ class LogPart:
     """The machine of the run's executor, which writes the file."""
     is_here: bool = False
     """Whether the file was read on this machine. If `host` is another machine, the file is in a shared folder."""
-    is_copy: bool = False
-    """Whether the bytes are of the copy in the bucket. A copy has no holes, so it may be shorter than the log."""
 
     def is_of_same_log(self, earlier: LogPart) -> bool:
         """Return whether this part and the earlier part belong to one log.
 
-        False if the run's next attempt writes another log, or if the file was truncated or replaced.
+        False in these cases:
+
+        - The run's next attempt writes another log.
+        - The file was truncated or replaced.
+        - The log was replaced by its copy in the bucket, and the log had holes. The copy lacks the holes, so its
+          positions are not the positions of the log.
         """
         pairs = [(self.path, earlier.path)]
         if not (self.is_here and earlier.is_here):
             pairs.append((self.host, earlier.host))
         is_moved = any(None not in pair and pair[0] != pair[1] for pair in pairs)
-        is_shorter = self.size < earlier.size and self.is_copy == earlier.is_copy
-        return not is_moved and not is_shorter
+        return not is_moved and self.size >= earlier.size
 
     def without_hole(self) -> tuple[bytes, int]:
         """Return the bytes before the first hole, and the position where the next part begins."""
@@ -119,13 +121,11 @@ class LogReader:
         if part is None:
             raise no_log(self.row)
         host = _host_of(self.row.executor)
-        return LogPart(
-            part.start, part.size, part.body, None, self.row.log_path, host, is_copy=True
-        )
+        return LogPart(part.start, part.size, part.body, None, self.row.log_path, host)
 
 
 class GrowingLog:
-    """Reads a log as it grows. If the run's next attempt writes another log, that log is read from its beginning.
+    """Reads a log as it grows. A log that replaces it is read from its beginning, see `LogPart.is_of_same_log`.
 
     Args:
         first: The part of the log that was read last. The reading begins at the start of this part.
@@ -249,13 +249,25 @@ async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> 
 async def read_whole(
     api: ApiContext, row: RunView, *, size: int, chunk_bytes: int
 ) -> AsyncIterator[bytes]:
-    """Yield the log in chunks, up to the position `size`. Holes are left out."""
+    """Yield the log in chunks, up to the position `size`. Holes are left out.
+
+    Raises:
+        TriggererError: The log was replaced by another log or a copy after its beginning was yielded.
+        TriggererError, ServerBusy: See `LogReader.read`.
+    """
     start = 0
+    last: LogPart | None = None
     async with open_log(api, row) as log:
         while start < size:
             part = await log.read(start, min(chunk_bytes, size - start))
+            if last is not None and not part.is_of_same_log(last):
+                raise TriggererError(
+                    f"the log of {row.run_id!r} was replaced while it was read",
+                    hint="send the request again",
+                )
             if not part.body:
                 return
+            last = part
             body, start = part.without_hole()
             if body:
                 yield body

@@ -57,6 +57,7 @@ async def serve(
     """
     # uvicorn would log its start and end in addition to our own lines.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     _allow_descriptors()
     context = ApiContext(settings, database, DatabaseUse(database))
     certificate = certificate_of(settings.api)
@@ -73,6 +74,11 @@ async def serve(
         tasks.cancel_scope.cancel()
     # The server has run under a shield. If it ended because of a cancellation, raise the cancellation here.
     await checkpoint_if_cancelled()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for uvicorn's line about an answer that was broken off. The gate has logged the reason."""
+    return record.getMessage() != "ASGI callable returned without completing response."
 
 
 def _allow_descriptors() -> None:

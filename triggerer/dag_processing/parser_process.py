@@ -55,7 +55,8 @@ class ParserProcess:
     Args:
         deliver: Called with the definitions of a file.
         record_death: Called when a parser has died, with its exit code and the files that it was reading. The next
-            parser does not receive these files.
+            parser does not receive these files. A file that was requested again meanwhile is not among them, because
+            its newer version was not read yet.
         backoff: The delays before the next parser starts.
         is_on_demand: True to run a process only while there are files to read.
     """
@@ -151,12 +152,13 @@ class ParserProcess:
             await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
     def _bury(self, process: ChildProcess) -> None:
-        """Let the next parser read the files that this parser had not begun to read.
+        """Let the next parser read the files whose newest version this parser had not begun to read.
 
         The parser runs users' code only in forks, but that code can kill the parser. So the next parser does not
         receive the files that were being read.
         """
-        reading, self._begun, self._offered = list(self._begun), {}, frozenset()
+        reading = [path for path in self._begun if not self._is_requested_again(path)]
+        self._begun, self._offered = {}, frozenset()
         code = process.returncode
         _log.warning(
             "the DAG parser has died; another one is started",
@@ -247,8 +249,10 @@ class ParserProcess:
         self._begun.pop(path, None)
         if output:
             _log.info("A DAG file wrote while it was read", file=path, output=output)
-        # If the file will be read again, this result comes from an older version.
-        is_old = path in self._unsent or path in self._offered
-        if path in self._unanswered and not is_old:
+        if path in self._unanswered and not self._is_requested_again(path):
             del self._unanswered[path]
             self._deliver(parsed)
+
+    def _is_requested_again(self, path: str) -> bool:
+        """True if the parser will read the file again, so that its present result comes from an older version."""
+        return path in self._unsent or path in self._offered

@@ -16,9 +16,6 @@ from triggerer.store.events.emit import NewAssetEvent, record_events
 from triggerer.store.events.following import follow_asset_events
 from triggerer.store.listing.views import AssetEventView
 
-WINDOW = timedelta(seconds=1.5)
-"""Three times the longest delay between an event's id and its commit in these tests."""
-
 
 class Follower:
     """A client that follows asset events. `known` has each event once; `received` counts repeats, too."""
@@ -36,7 +33,6 @@ class Follower:
         async with self._database.reading() as session:
             page = await follow_asset_events(
                 session,
-                window=WINDOW,
                 limit=self._limit,
                 after=self.cursor,
                 is_from_now=self._is_from_now,
@@ -72,11 +68,11 @@ async def test_a_follower_gets_the_past_then_the_present_and_a_later_one_only_th
 async def test_a_cursor_of_another_filter_or_list_is_refused(database: Database) -> None:
     await add_asset(database, 1, "a")
     async with database.reading() as session:
-        page = await follow_asset_events(session, window=WINDOW)
+        page = await follow_asset_events(session)
         with pytest.raises(CursorRefused, match="other filters"):
-            await follow_asset_events(session, window=WINDOW, after=page.next_cursor, asset="a")
+            await follow_asset_events(session, after=page.next_cursor, asset="a")
         with pytest.raises(CursorRefused):
-            await follow_asset_events(session, window=WINDOW, after="AAAA")
+            await follow_asset_events(session, after="AAAA")
 
 
 async def test_events_that_were_submitted_long_ago_do_not_hide_a_transaction_that_is_still_open(
@@ -126,6 +122,29 @@ async def test_a_follower_does_not_wait_long_for_a_transaction_that_does_not_end
     assert sorted(follower.known) == [event, *late]
 
 
+async def test_an_event_that_stays_invisible_for_long_is_not_missed(postgres: Database) -> None:
+    """A commit may wait for a synchronous standby for hours. Its events are invisible until then."""
+    await add_asset(postgres, 1, "a")
+    await add_asset(postgres, 2, "b")
+    follower = Follower(postgres)
+    await follower.read()
+    async with postgres.transaction() as session:
+        late = await record_events(session, [NewAssetEvent(1)])
+        later = []
+        for _ in range(4):
+            later += await emit(postgres, 2)
+            await follower.read()
+        assert sorted(follower.known) == later
+    await follower.read()
+    await follower.read()
+    assert sorted(follower.known) == [*late, *later]
+    # Once the transaction has ended, its events are not repeated for long.
+    received = follower.received
+    for _ in range(4):
+        await follower.read()
+    assert follower.received - received <= len(follower.known)
+
+
 @pytest.mark.full
 async def test_beside_8_writers_with_random_commit_delays_nothing_is_missed(
     postgres: Database,
@@ -161,7 +180,7 @@ async def test_beside_8_writers_with_random_commit_delays_nothing_is_missed(
         async with anyio.create_task_group() as writers:
             for number in range(1, 9):
                 writers.start_soon(write, number)
-        # Once a client has read the whole window after the last commit, it knows all events.
+        # Once a client has read two rounds after the last commit, it knows all events.
         for follower in (quick, slow):
             with anyio.fail_after(60):
                 while not follower.known.keys() >= set(committed):  # noqa: ASYNC110

@@ -339,3 +339,34 @@ async def test_the_result_of_an_older_version_does_not_count_for_a_newer_one(
             tasks.cancel_scope.cancel()
     await ours.aclose()
     assert [file.parse_seconds for file in parsed] == [2]
+
+
+STOPS_ITS_PARENT = """\
+import os, signal
+from pathlib import Path
+with (Path(__file__).parent / "tries").open("a") as tries:
+    tries.write("x")
+os.kill(os.getppid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_a_file_that_changes_while_it_ends_its_last_parser_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parser_process, "_SILENCE_S", 1.0)
+    bad, tries = tmp_path / "bad.py", tmp_path / "tries"
+    bad.write_text(STOPS_ITS_PARENT)
+    parsed: list[ParsedFile] = []
+    settings = ParserSettings(tmp_path, file_timeout=timedelta(seconds=0.5))
+    parsers = Parsers(settings, parsed.append)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parsers.run)
+        parsers.parse_nowait(["bad.py"])
+        await until(lambda: tries.exists() and tries.read_text() == "xxx", timeout=20)
+        bad.write_text("x = 1\n")
+        parsers.parse_nowait(["bad.py"])
+        await until(lambda: parsed, timeout=20)
+        assert parsers.is_idle
+        tasks.cancel_scope.cancel()
+    assert [file.is_broken for file in parsed] == [False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from litestar import Response, Router
@@ -102,7 +101,7 @@ async def events(
         Literal["newest", "arrival"],
         QueryParameter(
             description="arrival: follow everything from the oldest event on, at least once and unordered."
-            " Pages repeat the events of the last minute; drop the ids that you know."
+            " Pages may repeat events; drop the ids that you know."
         ),
     ] = "newest",
 ) -> Page[AssetEventView]:
@@ -110,8 +109,10 @@ async def events(
     if order == "arrival":
         if event_state is not None or counted:
             raise BadRequest("order=arrival goes with neither state nor count")
-        window = 2 * api.settings.database.commit_timeout
-        found = await _followed(api, window, limit, cursor, asset, dag)
+        async with api.use.reading() as session:
+            found = await follow_asset_events(
+                session, limit=limit, after=cursor, asset=asset, dag=dag
+            )
     else:
         found = await page_of(
             api,
@@ -125,20 +126,6 @@ async def events(
             state=event_state,
         )
     return without_payloads(access, found)
-
-
-async def _followed(
-    api: Api,
-    window: timedelta,
-    limit: int,
-    cursor: str | None,
-    asset: str | None,
-    dag: str | None,
-) -> Page[AssetEventView]:
-    async with api.use.reading() as session:
-        return await follow_asset_events(
-            session, window=window, limit=limit, after=cursor, asset=asset, dag=dag
-        )
 
 
 @creates("/events", status=201, by_run=True, responses=answers_repeats(AssetEventView))

@@ -112,8 +112,8 @@ async def _following(
     - The client's token or session is no longer valid.
     - The API stops, or an hour has passed.
 
-    If the run's next attempt writes another log, that log is yielded from its beginning. An outage of the database does
-    not end the answer.
+    A log that replaces the followed log is yielded from its beginning, see `LogPart.is_of_same_log`. An outage of the
+    database does not end the answer.
 
     Raises:
         TriggererError: The run has ended, and the rest of its log cannot be read. Or the run was deleted. The error

@@ -6,15 +6,14 @@ for the events after its highest known id would miss the lower ids. Therefore a 
 - A round begins at a settled id: every transaction that took this id or a lower id has ended.
 - A round ends at the newest event.
 
-So each round repeats the events of about the last minute, and the client drops the ids that it knows. Delivery is at
-least once, and not ordered.
+So a round may repeat events of earlier rounds, and the client drops the ids that it knows. Delivery is at least once,
+and not ordered. A transaction that stays open for long makes the rounds longer, but no event is missed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Final
 
 import anyio
@@ -23,14 +22,12 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import CursorRefused
-from triggerer.store.database.transactions import database_now
 from triggerer.store.events.listing import events_after
 from triggerer.store.listing.paging import Page, decode_cursor, encode_cursor
 from triggerer.store.listing.views import AssetEventView
 from triggerer.store.schema.models import AssetEvent
 
 _NAME: Final = "asset_events_by_arrival"
-_MOST_MARKS: Final = 8
 _LOOK_S: Final = 0.02
 _LONGEST_WAIT_S: Final = 2.0
 """How long the first page waits for transactions that write events. The wait holds a connection to the database."""
@@ -53,17 +50,15 @@ class _State(BaseModel):
     """The settled id: when this round began, every transaction that took this id or a lower id had ended."""
     until: int
     """The id where this round ends: the highest id when it began. 0: the next page begins another round."""
-    marks: list[tuple[float, int]]
-    """Past instants, in seconds since 1970, each with the highest id at that instant.
-
-    An id is settled once its instant is one `window` in the past.
-    """
+    mark: int
+    """The highest id at an earlier moment. It becomes the settled id once all `writers` have ended."""
+    writers: list[str]
+    """The transactions that may have taken ids up to `mark`, and had not ended at that moment."""
 
 
 async def follow_asset_events(
     session: AsyncSession,
     *,
-    window: timedelta,
     limit: int = 100,
     after: str | None = None,
     is_from_now: bool = False,
@@ -72,12 +67,10 @@ async def follow_asset_events(
 ) -> Page[AssetEventView]:
     """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
 
-    Later pages may return events of the last `window` again. On PostgreSQL, the first page waits until the transactions
-    that write events at that moment have ended, but for at most two seconds.
+    On PostgreSQL, later pages may return events again. The first page waits until the transactions that write events at
+    that moment have ended, but for at most two seconds.
 
     Args:
-        window: How long an event may stay invisible after it got its id: twice the longest `commit_timeout` of a
-            service.
         after: The cursor of the previous page. None: the first page.
         is_from_now: False: begin with the oldest event. True: begin after the newest event. But if one of the
             transactions that write events does not end within the two seconds, begin with the oldest event.
@@ -88,9 +81,9 @@ async def follow_asset_events(
     """
     filters = {"asset": asset, "dag": dag}
     given = {name: value for name, value in filters.items() if value is not None}
-    state = await _begin(session, window, after, given, is_from_now=is_from_now)
+    state = await _begin(session, after, given, is_from_now=is_from_now)
     if not state.until:
-        await _begin_round(session, state, window)
+        await _begin_round(session, state)
     found = await events_after(session, state.at, limit=limit, **given)
     if found:
         state.at = found[-1].id
@@ -102,7 +95,6 @@ async def follow_asset_events(
 
 async def _begin(
     session: AsyncSession,
-    window: timedelta,
     after: str | None,
     filters: Mapping[str, Any],
     *,
@@ -114,46 +106,42 @@ async def _begin(
             state = _State.model_validate_json(json.dumps(key))
         except ValidationError as error:
             raise CursorRefused("the cursor is malformed") from error
-        if max(state.at, state.settled, state.until, *(top for _, top in state.marks), 0) >= 2**63:
+        if max(state.at, state.settled, state.until, state.mark) >= 2**63:
             raise CursorRefused("the cursor is malformed")
         return state
-    settled = await _settled_id(session, window)
-    return _State(at=settled if is_from_now else 0, settled=settled, until=0, marks=[])
+    settled = await _settled_id(session)
+    at = settled if is_from_now else 0
+    return _State(at=at, settled=settled, until=0, mark=settled, writers=[])
 
 
-async def _begin_round(session: AsyncSession, state: _State, window: timedelta) -> None:
+async def _begin_round(session: AsyncSession, state: _State) -> None:
     """Begin a round: set `until`, where this round ends, and `settled`, where the following round will begin."""
     state.until = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         # SQLite has one writer at a time, so all transactions that took ids have ended.
         state.settled = state.until
         return
-    now = (await database_now(session)).timestamp()
-    seconds = window.total_seconds()
-    # Once the time of a mark is `window` ago, its id is settled. Marks are at least a quarter of the window apart, so
-    # the cursor contains only a few marks.
-    if not state.marks or now - state.marks[-1][0] >= seconds / 4:
-        state.marks.append((now, state.until))
-    settled = [top for at, top in state.marks if at <= now - seconds]
-    if settled:
-        state.settled = max(state.settled, settled[-1])
-        state.marks = state.marks[len(settled) - 1 :]
-    del state.marks[:-_MOST_MARKS]
+    # Read the writers after the highest id. A writer that is missing here has ended, so this round reads its events.
+    writers = await _writers(session)
+    if writers.isdisjoint(state.writers):
+        state.settled, state.mark, state.writers = state.mark, state.until, sorted(writers)
+    if not writers:
+        state.settled = state.until
 
 
-async def _settled_id(session: AsyncSession, window: timedelta) -> int:
+async def _settled_id(session: AsyncSession) -> int:
     """Wait until the highest id is settled, and return it. This is for a client without a state.
 
     Returns:
-        0 if a transaction with a lower id does not end in time. Then each round repeats all events, until the first of
-        the client's `marks` is older than `window`.
+        0 if a transaction with a lower id does not end in time. Then each round repeats all events, until that
+        transaction has ended.
     """
     top: int = await session.scalar(select(func.max(AssetEvent.id))) or 0
     if session.get_bind().dialect.name == "sqlite":
         return top
     # Wait only for the transactions that have a lock on the table now. A transaction locks the table before it takes an
     # id, so later transactions take higher ids. A transaction keeps the lock until its events are visible.
-    give_up_at = anyio.current_time() + min(window.total_seconds(), _LONGEST_WAIT_S)
+    give_up_at = anyio.current_time() + _LONGEST_WAIT_S
     writers = await _writers(session)
     while writers:
         if anyio.current_time() >= give_up_at:

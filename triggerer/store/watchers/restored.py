@@ -88,6 +88,10 @@ async def _request(
 
     The replay does not start before `cleaned_before`. Earlier events were deleted, and with them the keys that show
     which messages are repeats. The messages of deleted events need no replay: the broker had advanced past them.
+
+    A message from before `cleaned_before` is lost if it was first read after the backup. It was then older than the
+    retention period. Without the deleted keys, nothing tells such a message from a repeat.
+    `docs/howto/back-up-and-upgrade.md` names the remedy.
     """
     if watcher.cleaned_before is not None:
         start = max(start, watcher.cleaned_before)

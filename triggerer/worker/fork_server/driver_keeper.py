@@ -151,9 +151,11 @@ class DriverKeeper:
                 raise ValueError(heard.kind)
 
     def _lend(self, question: _Question, *, is_fresh: bool) -> None:
-        if is_fresh:
-            self._drop_driver()
         driver = self._driver
+        if is_fresh and driver is not None and driver.shared is not None:
+            # A driver that is still being opened is fresh: no process has used it.
+            self._drop_driver()
+            driver = None
         if driver is not None and driver.is_usable:
             self._answer(question, driver=driver.shared)
             return
@@ -207,7 +209,7 @@ class DriverKeeper:
             self._drop_driver()
             self._fail(self._error or f"the process that opens Spark ended with code {code}")
         elif self._asked:
-            # The driver was dropped before it was open, and processes still wait for a driver.
+            # The driver was dropped before its opener ended, and processes wait for another driver.
             self._open()
 
     def _fail(self, error: str) -> None:
