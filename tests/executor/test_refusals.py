@@ -19,6 +19,8 @@ from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import RowRefused
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.observability.metrics import table
+from triggerer.store.database.statement import Statement
+from triggerer.store.runs.attempts.claims import claim_runs
 from triggerer.store.runs.results import AttemptUpdate
 
 
@@ -155,3 +157,52 @@ async def test_a_store_that_refuses_every_end_ends_the_writer() -> None:
     result_writer.submit_nowait(AttemptUpdate(_order(1, 1), end=end))
     with pytest.raises(RowRefused), anyio.fail_after(30):
         await result_writer.run()
+
+
+_TOO_LARGE = Statement("UPDATE dag_run SET priority = {n} WHERE id = {pk}")(n=2**70, pk=1)
+"""A step that every database refuses."""
+
+
+@pytest.mark.parametrize("group", ["none", "wait", "launch", "events"])
+async def test_a_refused_step_fails_no_other_step_of_its_commit_and_no_update(
+    any_house: House, group: str
+) -> None:
+    house = any_house
+    await house.add_dag("emits", "")
+    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
+    waiting = await house.queue("emits", 2)
+    result_writer = ResultWriter(house.database, "one")
+    launch = Launch("t", "yarn", AttemptState.RUNNING, SOME_TIME)
+    updates = {
+        "none": [],
+        "wait": [AttemptUpdate(_order(pk, 1), wait=Wait("cores", SOME_TIME))],
+        "launch": [AttemptUpdate(_order(pk, 1), launches=(launch,))],
+        "events": [_ended(_order(pk, 1), "none")],
+    }[group]
+    claimed: list[int] = []
+
+    async def claim() -> None:
+        step = claim_runs(executor="one", limit=1, log_home="/home")
+        rows = await result_writer.perform_with_next_commit(step)
+        claimed.extend(row[0] for row in rows)
+
+    async def be_refused() -> None:
+        with pytest.raises(RowRefused):
+            await result_writer.perform_with_next_commit(_TOO_LARGE)
+
+    for update in updates:
+        result_writer.submit_nowait(update)
+    async with anyio.create_task_group() as writing:
+        async with anyio.create_task_group() as joining:
+            joining.start_soon(claim)
+            joining.start_soon(be_refused)
+            joining.start_soon(claim)
+            await anyio.wait_all_tasks_blocked()
+            writing.start_soon(result_writer.run)
+        await result_writer.written()
+        writing.cancel_scope.cancel()
+    assert sorted(claimed) == waiting
+    tasks = await house.tasks(pk)
+    assert {name: (one.state, one.error) for name, one in tasks.items()} == (
+        {"t": ("success", None)} if group == "events" else {}
+    )

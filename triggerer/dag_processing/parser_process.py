@@ -236,6 +236,9 @@ class ParserProcess:
             answer = read_answer(await channel.receive())
             self._frames += 1
             if "accepted" in answer:
+                # The parser has ended its readings of older versions of these files.
+                for path in self._offered:
+                    self._begun.pop(path, None)
                 self._offered = frozenset()
                 with suppress(ValueError):
                     accepted.release()

@@ -32,7 +32,7 @@ from triggerer.observability.metrics.table import (
 )
 from triggerer.store.database.group_commit import GroupCommit
 from triggerer.store.database.script import Row, Step, all_steps, perform, single_step
-from triggerer.store.database.transactions import Database
+from triggerer.store.database.transactions import Database, StepsRefused
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.runs.attempts.steps import (
     begin_run,
@@ -66,8 +66,11 @@ class _JoinedStep:
     def __init__(self, step: Step) -> None:
         self.step = step
         self.done = anyio.Event()
-        self.rows: list[Row] = []
-        self.error: Exception | None = None
+        self.answer: list[Row] | Exception = []
+
+    def end(self, answer: list[Row] | Exception) -> None:
+        self.answer = answer
+        self.done.set()
 
 
 class ResultWriter(GroupCommit[list[AttemptUpdate]]):
@@ -111,7 +114,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         instead of two.
 
         Raises:
-            Errors of `Database.perform_steps`. The group is stored nevertheless, by this commit or a later one.
+            RowRefused: The store refused this step. Other steps and the group do not cause this error.
+            Other errors of `Database.perform_steps`. The group is stored nevertheless, by this commit or a later one.
         Cancellation: A step that has begun is finished, and its rows are returned.
         """
         joined = _JoinedStep(step)
@@ -129,9 +133,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 await joined.done.wait()
             if not joined.done.is_set():
                 raise
-        if joined.error is not None:
-            raise joined.error
-        return joined.rows
+        if isinstance(joined.answer, Exception):
+            raise joined.answer
+        return joined.answer
 
     async def begin(self, order: RunOrder) -> bool:
         """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
@@ -177,41 +181,55 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
     async def _write(self, group: list[AttemptUpdate]) -> None:
         joined_steps, self._joined_steps = self._joined_steps, []
-        steps = [joined.step for joined in joined_steps]
-        refusal = None
         try:
             try:
-                answers = await self._write_with(group, steps)
-            except RowRefused as error:
-                if not group:
+                await self._write_with(group, joined_steps)
+            except RowRefused:
+                left = [joined for joined in joined_steps if not joined.done.is_set()]
+                if not left:
                     raise
-                refusal = error
-                # The store refused one of the group's updates. Perform the joined steps alone.
-                # Afterwards raise `RowRefused`, so that `GroupCommit` searches for the refused
-                # update.
-                answers = await self._database.perform_steps(steps) if steps else []
+                # The refused transaction had the group and the joined steps. Separate them: a refused step must not
+                # fail an update of the group, or another step. If the store refuses an update, `GroupCommit` searches
+                # for this update.
+                await self._perform_joined(left)
+                await self._write_with(group, [])
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")
             for joined in joined_steps:
-                joined.error = error if isinstance(error, Exception) else stopped
-                joined.done.set()
+                if not joined.done.is_set():
+                    joined.end(error if isinstance(error, Exception) else stopped)
             if group or not isinstance(error, StoreError):
                 raise
             return
-        for joined, rows in zip(joined_steps, answers, strict=True):
-            joined.rows = rows
-            joined.done.set()
-        if refusal is not None:
-            raise refusal
         self._mark_written(group)
 
+    async def _perform_joined(self, joined_steps: Sequence[_JoinedStep]) -> None:
+        if joined_steps:
+            _end_joined(
+                joined_steps, await self._perform_steps([joined.step for joined in joined_steps])
+            )
+
+    async def _perform_steps(self, steps: Sequence[Step]) -> Sequence[list[Row] | RowRefused]:
+        """Perform steps; return the rows of each step, or the error with which the store refused it."""
+        try:
+            return await self._database.perform_steps(steps)
+        except StepsRefused as refused:
+            return refused.answers
+
     async def _write_with(
-        self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
-    ) -> list[list[Row]]:
-        """Store a group and perform further steps in one transaction. Return the rows of these steps."""
+        self, group: Sequence[AttemptUpdate], joined_steps: Sequence[_JoinedStep]
+    ) -> None:
+        """Store a group and perform joined steps, if possible in one transaction.
+
+        Raises:
+            RowRefused: The store refused an update or, if a joined step has no answer, perhaps this step.
+            Other errors of `Database.perform_steps`.
+        """
         unheld = await hold_unbegun(self._database, self.executor, group)
         if not unheld:
-            return await self._database.perform_steps(steps) if steps else []
+            await self._perform_joined(joined_steps)
+            return
+        steps = [joined.step for joined in joined_steps]
         group = [self._fail_if_refused(update) for update in unheld]
         save = SaveResults(self.executor, group, self._database.transport.sender)
         before, after = self._launch_steps(group)
@@ -230,11 +248,15 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             if before:
                 # Use one transaction, because a run without open launches is not looked at again. An attempt that was
                 # not settled with its last launch would stay unknown for ever.
-                answers = await self._database.perform(all_steps(in_order))
+                answers: Sequence[list[Row] | RowRefused] = await self._database.perform(
+                    all_steps(in_order)
+                )
             else:
-                answers = await self._database.perform_steps(in_order)
-            claims = run_claims(answers[len(before)])
-            answers = answers[len(before) + 1 + len(after) :]
+                answers = await self._perform_steps(in_order)
+            joined_from = len(in_order) - len(steps)
+            _end_joined(joined_steps, answers[joined_from:])
+            own = [_rows_of(answer) for answer in answers[:joined_from]]
+            claims = run_claims(own[len(before)])
             for update in group:
                 self._is_ours(update, claims)
         else:
@@ -250,8 +272,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 for step in after:
                     await perform(session, single_step(step))
                 answers = [await perform(session, single_step(step)) for step in steps]
+            _end_joined(joined_steps, answers)
         await self._announce_ends(group, claims)
-        return answers
 
     def _mark_written(self, group: Sequence[AttemptUpdate]) -> None:
         for update in group:
@@ -362,6 +384,19 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             attempt=update.order.attempt,
         )
         return False
+
+
+def _end_joined(
+    joined_steps: Sequence[_JoinedStep], answers: Sequence[list[Row] | RowRefused]
+) -> None:
+    for joined, answer in zip(joined_steps, answers, strict=True):
+        joined.end(answer)
+
+
+def _rows_of(answer: list[Row] | RowRefused) -> list[Row]:
+    if isinstance(answer, RowRefused):
+        raise answer
+    return answer
 
 
 def _attempt(order: RunOrder) -> tuple[int, int]:

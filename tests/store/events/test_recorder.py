@@ -286,6 +286,7 @@ BAD: list[tuple[str, Any]] = [
     ("an infinity among nulls", {"none": None, "rows": [{"price": (1.0, -math.inf)}]}),
     ("NaN as it is", math.nan),
     ("NaN as a key", {1: {math.nan: "x"}}),
+    ("two keys that are equal in JSON", {1: "a", "1": "b"}),
 ]
 
 

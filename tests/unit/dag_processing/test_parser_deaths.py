@@ -24,7 +24,7 @@ from tests.isolation.conftest import until
 from tests.services.process import lives
 from triggerer.backoff import Backoff
 from triggerer.dag_processing import parse_once, parser_process
-from triggerer.dag_processing.parser_process import ParserSettings
+from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.dag_processing.parsers import Parsers
 from triggerer.domain.dag_files.parsed import ParsedFile
 from triggerer.errors import ConfigurationError
@@ -302,6 +302,53 @@ async def test_a_parser_that_is_to_end_leaves_nothing_that_a_file_has_detached(
         tasks.cancel_scope.cancel()
     assert len(left) == 4
     await _all_end(left)
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_a_newer_version_that_the_parser_has_not_begun_is_not_the_cause_of_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser has accepted the second request for a.py, and so has ended its first reading of this file."""
+    (first, theirs), (second, next_theirs) = await Channel.open(), await Channel.open()
+    children = [
+        Mock(channel=channel, pid=1, returncode=-9, supervise=AsyncMock(), aclose=AsyncMock())
+        for channel in (first, second)
+    ]
+    monkeypatch.setattr(ChildProcess, "start", AsyncMock(side_effect=children))
+    deaths: list[str] = []
+    process = ParserProcess(
+        ParserSettings(tmp_path),
+        lambda _: None,
+        lambda _, reading: deaths.extend(reading),
+        backoff=Backoff(first=0.1, longest=0.1),
+    )
+
+    async def asked(parser: ChildChannel) -> Any:
+        return await to_thread.run_sync(parser.receive)
+
+    with ChildChannel(next_theirs) as next_parser:
+        next_parser.send({"accepted": 0})
+        async with anyio.create_task_group() as tasks:
+            with ChildChannel(theirs) as parser:
+                parser.send({"accepted": 0})
+                await tasks.start(process.run)
+                await asked(parser)
+                for request in (["a.py", "b.py"], ["a.py"]):
+                    process.parse_nowait(request)
+                    assert await asked(parser) == {"parse": request}
+                    parser.send({"accepted": len(request)})
+                    if "b.py" in request:
+                        parser.send({"begun": "a.py"})
+                parser.send({"begun": "b.py"})
+                await anyio.wait_all_tasks_blocked()
+            process.parse_nowait(["c.py"])
+            await asked(next_parser)
+            requested = (await asked(next_parser))["parse"]
+            tasks.cancel_scope.cancel()
+    for channel in (first, second):
+        await channel.aclose()
+    assert deaths == ["b.py"]
+    assert requested == ["a.py", "c.py"]
 
 
 async def test_the_result_of_an_older_version_does_not_count_for_a_newer_one(

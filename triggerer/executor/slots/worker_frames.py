@@ -1,7 +1,8 @@
 """Checks frames from a worker and from the processes of runs before anything uses them.
 
 A run's process also executes users' code. This code, or a process that it forks, may write into the channel by
-accident. Malformed data ends only the run whose code wrote the data.
+accident. Malformed data ends only the run whose code wrote the data. Data in the right form may still be refused by the
+store, for instance a name that is too long. The store then refuses only this data, see `executor/result_writer.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
@@ -13,7 +13,7 @@ import anyio
 from sqlalchemy import URL, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from triggerer.errors import OutcomeUnknown, StoreUnavailable
+from triggerer.errors import OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.observability.logging_setup import LazyLogger
 from triggerer.observability.metrics.table import DATABASE_DURATION, UNKNOWN_OUTCOMES
 from triggerer.store.database.availability import Availability, Use
@@ -39,6 +39,19 @@ _SCRIPTS, _STEPS, _TRANSACTIONS, _READS = map(
     DATABASE_DURATION.of, ("script", "step", "transaction", "read")
 )
 T = TypeVar("T")
+
+
+class StepsRefused(RowRefused):
+    """The store refused some of the steps of one `Database.perform_steps`. All other steps are committed.
+
+    Attributes:
+        answers: For each step, in the given order: its rows, or the error with which the store refused it.
+    """
+
+    def __init__(self, answers: Sequence[list[Row] | RowRefused]) -> None:
+        refusals = [answer for answer in answers if isinstance(answer, RowRefused)]
+        super().__init__(refusals[0].message, hint=refusals[0].hint)
+        self.answers: Final = answers
 
 
 class Database:
@@ -176,12 +189,24 @@ class Database:
         would take two more round trips, for BEGIN and COMMIT. Nothing is announced, see `perform_step`.
 
         Raises:
+            StepsRefused: The store refused some of the steps. All other steps are committed.
             The errors of `transaction`. On PostgreSQL the steps before the failed step are committed.
         Cancellation: A step that has begun is finished. On PostgreSQL the later steps are left out.
         """
-        if self._turn is None:
-            return [await self.perform_step(step) for step in steps]
-        return await self.perform(all_steps(steps))
+        if self._turn is not None:
+            # If the store refuses one step, nothing is written. Then each step needs a transaction.
+            with suppress(RowRefused):
+                return await self.perform(all_steps(steps))
+        answers: list[list[Row] | RowRefused] = []
+        for step in steps:
+            try:
+                answers.append(await self.perform_step(step))
+            except RowRefused as error:
+                answers.append(error)
+        accepted = [answer for answer in answers if not isinstance(answer, RowRefused)]
+        if len(accepted) < len(answers):
+            raise StepsRefused(answers)
+        return accepted
 
     @asynccontextmanager
     async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
@@ -37,6 +39,7 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
         what: The payload's name in an error. None: "a payload", with its type.
     Raises:
         RowRefused: The payload has no JSON form, is too large, or contains a NUL character, which PostgreSQL refuses.
+            Or two keys of one mapping become the same string, such as `1` and `"1"`.
     """
     # Test for a dict first, because `isinstance` with the abstract class takes longer than encoding the payload.
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)
@@ -48,6 +51,7 @@ def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> st
         # encoding slower.
         name = what or f"a payload of type {type(payload).__name__}"
         encoded = dump_json(document, name, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        _refuse_equal_keys(encoded, name)
     if len(encoded) > max_bytes:
         raise RowRefused(
             f"{what or 'a payload'} has {len(encoded):,} bytes as JSON, more than the {max_bytes:,} allowed",
@@ -77,6 +81,23 @@ def check_identity(key: str, ordinal: int) -> None:
             f"an idempotency key has {size:,} bytes, more than {MAX_KEY_BYTES:,}",
             hint="use a hash of the values that identify the message",
         )
+
+
+def _refuse_equal_keys(encoded: bytes, what: str) -> None:
+    """Refuse an object with two equal keys. Readers of JSON would silently lose the value of one of them."""
+    # orjson is ten times as fast as `json`, but does not name the key.
+    if len(orjson.dumps(orjson.loads(encoded))) == len(encoded):
+        return
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+            raise RowRefused(
+                f"{what} has two keys that are {key!r} in JSON",
+                hint="use different strings as keys",
+            )
+
+    json.loads(encoded, object_pairs_hook=check)
 
 
 def _plain(value: object) -> object:

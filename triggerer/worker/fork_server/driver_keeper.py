@@ -284,10 +284,9 @@ class DriverKeeper:
     # Reading a driver's output.
 
     def _read_output(self, driver: Driver) -> None:
-        while lines := driver.read():
-            self._server.show(lines)
-        if lines is None:
-            self._server.show(driver.lines.end())
+        for text in driver.read():
+            self._server.show(text)
+        if driver.has_closed_output:
             with suppress(KeyError):
                 self._server.unwatch(driver.output)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ class Driver:
         pid: The JVM's process id; None: the JVM has not started.
         shared: The data for attaching to the driver (`SharedDriver` as JSON); None until the driver is open.
         code: The JVM's exit code; None: it has not ended.
+        has_closed_output: True once no process can write to the pipe, and all output was read.
     """
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class Driver:
         self.shared: dict[str, Any] | None = None
         self.code: int | None = None
         self.is_dropped = False
+        self.has_closed_output = False
 
     @property
     def is_usable(self) -> bool:
@@ -44,12 +47,13 @@ class Driver:
         os.close(self.lifeline)
         os.close(self.write_end)
 
-    def read(self) -> bytes | None:
-        """Return the new lines of output that a user should see. None: the output has ended."""
+    def read(self) -> Iterator[bytes]:
+        """Read the pipe until it is empty. Yield the text that a user should see now."""
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self.output, _CHUNK_BYTES)
-            return self.lines.take(data) if data else None
-        return b""
+            while data := os.read(self.output, _CHUNK_BYTES):
+                yield self.lines.take(data)
+            self.has_closed_output = True
+            yield self.lines.end()
 
     def drop(self) -> None:
         """Close the JVM's standard input, so that the JVM ends."""

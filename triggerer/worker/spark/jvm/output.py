@@ -13,6 +13,10 @@ from typing import Final, Protocol
 
 _STANDARD_ERROR: Final = 2
 _CHUNK_BYTES: Final = 65_536
+_LONGEST_BEGUN: Final = 8_192
+"""An unfinished line with more bytes is shown. The `print` of a run's own process has a buffer of this size, too."""
+_LONGEST_STORED: Final = 700
+"""The most characters of a stored line. So all stored lines fit into one message of `fork_server.control`."""
 _NOISE: Final = frozenset(
     {
         # Every start prints these warnings, and no user can do anything about them.
@@ -23,7 +27,10 @@ _NOISE: Final = frozenset(
 
 
 class OutputLines:
-    """Splits the JVM's output into lines, and stores the last lines."""
+    """Splits the JVM's output into lines, and stores the last lines.
+
+    A carriage return ends a line, too: users' code may show a progress bar, whose states end with this character.
+    """
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=40)
@@ -33,15 +40,30 @@ class OutputLines:
 
     @property
     def last_lines(self) -> list[str]:
+        """The last lines that end with a newline, and the pieces of a line that was too long. The oldest comes first.
+
+        A terminal overwrites a line that ends with a carriage return. Such a line is not stored, because a progress bar
+        would otherwise displace the lines that tell why the JVM ended.
+        """
         return list(self._last)
 
     def take(self, data: bytes) -> bytes:
-        """Add a piece of output. Return the complete lines that a user should see."""
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        shown = [line + b"\n" for line in lines if line.rstrip() not in _NOISE]
+        """Add a piece of output. Return the text that a user should see now.
+
+        An unfinished line waits for its end, so that a line of another process does not come between its pieces. If the
+        unfinished line is too long, it is returned at once: memory is limited, and nothing is lost.
+        """
+        text = self._begun + data
+        self.is_out_of_memory |= b"java.lang.OutOfMemoryError" in text
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        if len(text) - end > _LONGEST_BEGUN:
+            end = len(text)
+        self._begun = text[end:]
+        lines = text[:end].splitlines(keepends=True)
+        shown = [line for line in lines if line.rstrip() not in _NOISE]
         for line in shown:
-            self.is_out_of_memory |= b"java.lang.OutOfMemoryError" in line
-            self._last.append(line.decode(errors="replace").rstrip())
+            if not line.endswith(b"\r"):
+                self._last.append(line.decode(errors="replace").rstrip()[:_LONGEST_STORED])
         return b"".join(shown)
 
     def end(self) -> bytes:
