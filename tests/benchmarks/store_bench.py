@@ -1,7 +1,7 @@
 """Measures the store: rows/s through `EventRecorder` and with raw bulk inserts, and the time of a commit.
 
 Run with `.venv/bin/python -m tests.benchmarks.store_bench [--rows 200000] [sqlite|postgresql ...]`.
-Each asset event queues for one DAG, as in the service. The benchmark starts its own PostgreSQL.
+Each asset event is queued for one DAG, as in the service. The benchmark starts its own PostgreSQL.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def _nothing(*_: Any, **__: Any) -> Script[None]:
 
 @_found_by_plays(seed=8, quick=True)
 def a_deadline_counts_from_before_the_clock_was_set_back() -> Replacements:
-    """After the clock was set back, a deadline still counts from the first event's old instant, now in the future."""
+    """A deadline counts from the instant of the first event, even if the clock was set back to before this instant."""
 
     def begun_by(now: datetime, parts: Sequence[Part]) -> list[Part]:
         return list(parts)

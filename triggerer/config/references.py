@@ -27,7 +27,7 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
     """Return the value with references replaced by their targets. Each target counts as a secret.
 
     Args:
-        name: The name of the setting, for messages.
+        name: The name of the setting, for error messages.
         base: The folder that relative paths start from.
     Raises:
         ConfigurationError: The variable is not set, or the file cannot be read.

@@ -57,11 +57,11 @@ _LARGEST_GROUP: Final = 200
 _REFUSED_ERROR: Final = "the store refused the error of this run; the service's log says why"
 
 _JOINED_STEP_SECONDS: Final = 60.0
-"""How long a cancelled caller waits for the result of its statement. Every transaction ends or fails sooner."""
+"""How long a cancelled caller waits for the result of its statement. The result usually comes sooner."""
 
 
 class _JoinedStep:
-    """A statement that is performed in the transaction of the next group, and its result."""
+    """A statement that is performed together with the next group, and its result."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -106,12 +106,12 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             self._wake()
 
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
-        """Perform a step in the transaction of the next group of updates; return the step's rows.
+        """Perform a step together with the next group of updates; return the step's rows.
 
-        If no update waits, the step has a transaction of its own.
+        If no update waits, the step is performed alone.
 
-        An executor usually stores the end of a run and claims the next run at once. Together, they need one transaction
-        instead of two.
+        An executor usually stores the end of a run and claims the next run at once. On SQLite, they then need one
+        transaction instead of two. On PostgreSQL they may be two transactions, see `Database.perform_steps`.
 
         Raises:
             RowRefused: The store refused this step. Other steps and the group do not cause this error.

@@ -242,7 +242,8 @@ def in_position(*names: str) -> dict[str, Attribute]:
 def _reading(name: str) -> Attribute:
     def read(message: BrokerMessage) -> Any:
         found = message.position.get(name)
-        # The sender chose this string, such as a session's id. It may have characters that no database can store.
+        # The sender may have chosen this string, such as a session's id. So the string may have characters that the
+        # database cannot store.
         return text_of(found) if type(found) is str else found
 
     return read

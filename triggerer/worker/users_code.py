@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 def users_code() -> Iterator[None]:
     """At the end of the block, exit if this process is a fork that users' code made during the block.
 
-    Otherwise the fork would go on as a second run's process: it would report results, and wait for orders.
+    Otherwise the fork would go on as a copy of the original process: it would report results and wait for orders, too.
     """
     pid = os.getpid()
     code = 0

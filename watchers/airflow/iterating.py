@@ -26,7 +26,7 @@ class _Pulled:
 
 @asynccontextmanager
 async def pulling(iterator: AsyncIterator[Any], thread: StreamThread) -> AsyncIterator[Any]:
-    """Yield an iterator whose blocking calls run in the stream's thread. At the end, call its `aclose`, if any."""
+    """Yield a wrapper of `iterator` that makes blocking calls in the stream's thread. At the end, close `iterator`."""
     try:
         yield _Pulled(aiter(iterator), thread)
     finally:

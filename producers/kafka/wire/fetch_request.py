@@ -45,9 +45,9 @@ _DIVERGING_EPOCH = 0
 class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
     """The part of a response about one partition, as a tuple.
 
-    The fields of the tuple: partition number (int32), error (int16), high watermark, last stable offset and first
+    The fields of the tuple: partition number (int32), error (int16), high watermark, last stable offset and log start
     offset (each int64), the aborted transactions, preferred replica (int32), batches, tags. An aborted transaction has
-    a writer, a first offset and tags.
+    a producer id, its first offset and tags.
     """
 
     _HEAD: Final = struct.Struct(">ihqqq")

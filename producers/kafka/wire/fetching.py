@@ -104,8 +104,8 @@ class Fetching:
         return await self._send(node_id, request, **arguments)
 
     def _set_wait(self, request: FetchRequest) -> None:
-        # Let only leaders delay a fetch for long. If the connection has a `client_rack`, the fetch can go to a
-        # follower. A follower may learn of new messages late, and would answer only at the end of the delay.
+        # Lengthen the wait only if the fetch surely goes to a leader. With a `client_rack`, the fetch may go to a
+        # follower. A follower may learn of new messages late, and would answer only at the end of the wait.
         fields = fields_of(request)
         if not fields.rack_id:
             set_max_wait(request, self._reader.fetch_wait_ms(fields.max_wait_ms))

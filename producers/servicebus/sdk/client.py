@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long a receiver waits for one frame. With `_MORE_S`, it reads only frames that have arrived already.
+# How long a receiver waits for one frame. `_MORE_S` suffices only for frames that have arrived already.
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
@@ -204,7 +204,7 @@ def session_id_of(receiver: ServiceBusReceiver) -> str:
 
 
 async def listen(receiver: Any, *, credit: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
-    """Let Service Bus send up to `credit` messages, wait for a frame, and return the messages received so far.
+    """Let Service Bus send up to `credit` messages, wait up to `wait_s` for a frame, and return the received messages.
 
     Also renews the connection's access token when that is due.
 

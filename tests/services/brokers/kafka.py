@@ -162,7 +162,7 @@ def broker_settings(node: int, port: int, controller_port: int, data: Path) -> d
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": data,
         "auto.create.topics.enable": "false",
-        # Internal topics have one copy, because there is one node. They have few partitions for a quick start.
+        # Internal topics have one copy, as for a single node. They have few partitions, so that a node starts quickly.
         "offsets.topic.num.partitions": 1,
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.num.partitions": 1,

@@ -369,9 +369,9 @@ def test_files_and_modules_that_pages_and_docstrings_name_are_there() -> None:
 
 
 def is_name_of_ours(name: str) -> bool:
-    """Whether a dotted name is a module of ours, or a word in the text of a module of ours.
+    """Return whether a dotted name is one of our modules, or a module and a word in the module's text.
 
-    Nothing is imported, because some modules need Airflow, which may be absent.
+    No module is imported, because some modules need Airflow, which may be absent.
     """
     parts = name.split(".")
     for length in range(len(parts), 0, -1):

@@ -40,7 +40,7 @@ def next_interval(
 ) -> DagRunInfo | None:
     """Return the run for the interval after the last run's interval, or for the first interval; None: there is none.
 
-    The function computes as few bounds as possible, because a cron expression needs a tenth of a millisecond for each.
+    The function computes as few bounds as possible: a cron expression needs a tenth of a millisecond for each bound.
 
     Args:
         last: The data interval of the last run; None: there was no run.

@@ -30,7 +30,7 @@ class Pace:
         self._report_due = time.monotonic() + _REPORT_EVERY.total_seconds()
 
     async def give_way(self, began: float) -> None:
-        """Sleep for as long as the last transaction took, because SQLite allows only one writer at a time.
+        """Sleep for as long as the last transaction took, so that other writers get a turn. SQLite has one at a time.
 
         Args:
             began: When the transaction began, on the monotonic clock.

@@ -27,7 +27,7 @@ def digest_of(secret: str) -> str:
 
 
 def id_in(token: str) -> str | None:
-    """Return the id in a token, or None if the text does not have the form of a token."""
+    """Return the id in an API token. None: the text does not have the form `trg_<id>_<secret>`."""
     prefix, _, rest = token.partition("_")
     token_id, _, secret = rest.partition("_")
     return token_id if prefix == PREFIX and secret else None

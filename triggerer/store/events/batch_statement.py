@@ -37,7 +37,7 @@ class RecordEvents:
 
     - the ids of DAGs for which events may have been queued,
     - the numbers of the fences that hold,
-    - how many events are new, without duplicates.
+    - how many events are new. Duplicates do not count.
 
     Args:
         rows: At least one row.

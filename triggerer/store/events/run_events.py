@@ -194,7 +194,7 @@ async def _entries_of(
 
 
 async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> list[Span]:
-    """Return the spans of events that were recorded under a URI. For an alias, return a span for each of its assets."""
+    """Return the spans of the events that were recorded under a URI. For an alias: all events of each of its assets."""
     if alias is None:
         assert uri is not None
         return await spans_of(session, uri=uri)

@@ -32,9 +32,9 @@ _AUTOMATED: Final = text(
 )
 _AUTOMATIC_TYPES: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
-# This query makes one look-up by event id for each event that a run has taken. Without statistics, the planners would
-# choose an index that begins with the DAG, and read everything that waits for the DAG. The odd conditions (`w.dag_id ||
-# ''`, `coalesce`) prevent this.
+# This query makes one look-up by event id for each event that a run has taken. Without statistics, the planners of the
+# databases would choose an index whose first column is the DAG, and read all events that wait for the DAG. Such an
+# index cannot serve the conditions `w.dag_id || ''` and `coalesce(...)`.
 SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t

@@ -108,7 +108,7 @@ class _Shown(NamedTuple):
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
         """Return what is wrong with this watcher, as the predicate of a sentence, or None.
 
-        If something is wrong with one watcher of a stream, the events of all watchers of the stream stay.
+        If something is wrong with one watcher of a stream, the cleaning deletes no events of the stream's watchers.
         """
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"

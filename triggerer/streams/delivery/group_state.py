@@ -169,7 +169,7 @@ class GroupState:
         return self.producer is not None and is_log(type(self.producer))
 
     def is_redelivered(self, entry: Entry, lane: Hashable) -> bool:
-        """Return whether the broker redelivers this message of a queue, because an earlier one of its lane failed."""
+        """Return whether a queue's broker redelivers this message, because an earlier message of its lane failed."""
         return lane in self.failing or entry.seq < self.redelivered_before.get(lane, 0)
 
     def is_redelivered_in_log(self, lane: Hashable, seq: int, position: Position) -> bool:

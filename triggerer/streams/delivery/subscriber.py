@@ -304,8 +304,8 @@ class Subscriber(Deriver):
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             if not self.may_read:
-                # The filter continues although its subscriber has ended. Drop the event: the message is redelivered, or
-                # the watcher was deleted.
+                # The filter continues although its subscriber has ended. Drop the event. In ack mode the message is
+                # redelivered, unless the watcher was deleted. The fast path promises at most once.
                 continue
             entry = self.open_entry
             derived = DerivedEvent(self, entry)

@@ -35,7 +35,8 @@ def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[Stre
             stream's totals cover all of its lanes.
     """
     streams = _copy(manager.streams_by_id.items())
-    # All streams of an instance share one row of the store, so the row describes a limited number of lanes.
+    # All streams of an instance share one row of the store. So the streams divide `_MOST_LANES_IN_ALL` lanes,
+    # but each describes up to `_FEWEST_LANES` in any case.
     most = min(most_lanes, max(_FEWEST_LANES, _MOST_LANES_IN_ALL // (len(streams) or 1)))
     found = [_read(stream_id, stream, most) for stream_id, stream in streams]
     return sorted(found, key=lambda one: one.stream)

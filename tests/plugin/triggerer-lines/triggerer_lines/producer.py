@@ -196,7 +196,10 @@ def line_at(path: Path, position: int) -> int:
 
 
 def find_positions(directory: Path, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-    """Return each file's beginning; for a file that was not written since `start`, its end. Lines have no times."""
+    """Return the beginning of each file, or the end of a file that was not written since `start`.
+
+    The lines have no times, so a position within a file cannot be found.
+    """
     positions: dict[Hashable, list[Any]] = {}
     for path in directory.glob("*.lines"):
         status = path.stat()

@@ -67,8 +67,8 @@ def update_launches(launches: Sequence[tuple[int, Launch]]) -> Script[None]:
 
     A state is stored even if the run has a later attempt. A launch that has ended does not change.
 
-    One transaction changes the launches and the attempts. Otherwise an attempt could stay unknown for ever, because
-    only runs with open launches are searched.
+    The launches and the attempts are changed in one transaction. After a crash between two transactions, an attempt
+    could stay unknown for ever, because only runs with open launches are searched.
 
     Args:
         launches: Each launch with its run's primary key.

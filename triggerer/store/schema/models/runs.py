@@ -86,7 +86,9 @@ class DagRun(Base):
     it subtracts nothing, because the delay before the next attempt grows with this number.
     """
     epoch: Mapped[int] = mapped_column(server_default="0", default=0)
-    """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt."""
+    """Grows with every claim, and when the executor is found dead. It never shrinks, so it identifies an attempt of the
+    run.
+    """
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     waiting_for: Mapped[str | None] = mapped_column(Text)
     """The reason why a running or held run waits. In other states, the value is out of date."""

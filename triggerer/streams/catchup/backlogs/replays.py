@@ -163,8 +163,8 @@ class Replays:
     ) -> tuple[Mapping[Hashable, Position], Mapping[Hashable, Position]]:
         """Return each lane's position at `start`, and each lane's end.
 
-        All requests of one restore share a group's look-ups. Ends from an earlier look-up are good enough, because the
-        stream pulls no message before the restore is done.
+        All requests of one restore share a group's look-ups. An end from an earlier look-up is good enough: the stream
+        pulls no message before the restore is done, and then broadcasts every later message.
         """
         if start not in self._restored_to:
             self._restored_to[start] = await find_positions(producer, start)

@@ -45,7 +45,7 @@ class StoredLane:
         self.page: deque[StoredMessage] = deque()
         """The rows that were read from the store and that the filter has not received, in order."""
         self.is_read_alone = False
-        """True: rows are read for this lane alone, from `after` on. False: rows of all lanes are read together."""
+        """True: rows with ids above `after` are read for this lane alone. False: all lanes are read together."""
         self.after = 0
         """The id of the last message that the filter received."""
         self.arrivals = 0

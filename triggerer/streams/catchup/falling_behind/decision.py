@@ -125,8 +125,8 @@ class FallingBehind:
     ) -> set[WatcherRef]:
         """Return the watchers that must still fall behind at the message.
 
-        Watchers that are behind in the lane already, or have read the message while they caught up, are left out. But a
-        watcher whose position is not durable is included, because the lane must wait until the position is written.
+        A watcher is left out if it has read the message while it caught up, or if it is behind in the lane already and
+        its position is durable. While the position is not durable, the watcher is included, so that the lane waits.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {

@@ -33,9 +33,14 @@ thousands of messages.
 """
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
-"""The number of messages in a burst. After each burst other tasks run, so that live delivery is not delayed."""
+"""The most messages in a burst from memory or the store, and the size of the first burst from a log.
+
+After each burst other tasks run, so that live delivery is not delayed.
+"""
 _BURST_S: Final = 0.00005
-"""50 µs: how long the filter should need for a burst from the log. The next burst's size is adapted to this time."""
+"""50 µs: how long the filter should need for a burst from a log. The size of the next burst is adapted to this time,
+up to `_MOST_IN_BURST`.
+"""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without messages keeps its turn while other lanes wait.

@@ -145,7 +145,7 @@ class OnFastPath(SimulatedTrigger):
 
 
 def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
-    """Return a subclass that reads from the model of the broker, in ack mode or on the fast path.
+    """Return a subclass of `cls` that reads from the model of the broker, in ack mode or on the fast path.
 
     The subclass is in ack mode if `cls` or the scenario is in ack mode.
 
