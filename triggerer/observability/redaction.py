@@ -58,6 +58,10 @@ _SHAPES: Final = (_USER_INFO, _KEY_ALONE, _PARAMETER, _ASSIGNED, _BEARER)
 _SHORTEST: Final = 6
 # In a secret of several lines, such as a private key, each line with at least this number of characters is hidden.
 _SHORTEST_LINE: Final = 16
+# In an environment variable, a secret of several lines is often one line: a backslash and "n" stand for each break.
+_LINE_BREAK: Final = re.compile(r"(?:\r|\n|\\r|\\n)+")
+# The first and the last line of a private key or a certificate are equal in all of them, so they are no secrets.
+_FRAME: Final = re.compile(r"-----(?:BEGIN|END) [^-]*-----")
 # The most spellings of secrets to remember. The oldest are forgotten first.
 _MOST_KNOWN: Final = 1000
 _known: dict[str, None] = {}
@@ -119,8 +123,8 @@ def remember_secret(value: str) -> None:
     """
     global _known_pattern  # noqa: PLW0603  (one set for the process, like its logging)
     spellings = {value, unquote(value)}
-    spellings |= {line.strip() for line in value.splitlines() if len(line) >= _SHORTEST_LINE}
-    spellings = {line for line in spellings if not line.startswith("-----")}
+    lines = {line.strip() for line in _LINE_BREAK.split(value) if len(line) >= _SHORTEST_LINE}
+    spellings |= {line for line in lines if not _FRAME.fullmatch(line)}
     for spelling in list(spellings):
         spellings |= {quote(spelling, safe=""), quote_plus(spelling)}
         spellings |= {json.dumps(spelling)[1:-1], repr(spelling)[1:-1]}

@@ -64,7 +64,7 @@ def a_row_that_was_read_before_it_went_counts() -> Replacements:
 
     def load_lags(self: CatchUpTasks, member: Member) -> None:
         for watcher in member.source.watchers:
-            self._loaded.pop(watcher.watcher_id, None)
+            self._loaded.pop(watcher, None)
         right(self, member)
 
     yield right, load_lags

@@ -145,6 +145,34 @@ async def test_requests_for_a_watcher_go_with_it(watched: Database) -> None:
         assert (await session.scalars(select(WatcherReplay))).all() == []
 
 
+async def test_a_former_stream_ends_no_replay_of_a_watcher_that_has_moved_to_another(
+    watched: Database,
+) -> None:
+    """The former stream's position was left out, because the watcher had moved. The request is for the new stream."""
+    number = await ask(watched)
+    other = Fence("other", "another", 1)
+    await add_stream(watched, other)
+    async with watched.transaction() as session:
+        await session.execute(update(Trigger).where(Trigger.id == 1).values(stream_digest="other"))
+    answers: list[Exception | None] = []
+    shown = []
+    async with anyio.create_task_group() as tasks:
+        writer = PositionWriter(watched, on_fenced=lambda _: None)
+        tasks.start_soon(writer.run)
+        for fence in (FENCE, other):
+            writer.submit_nowait(
+                PositionChange(fence, 1, "0", ["topic", 3], NOW, 9, 0, answers.append)
+            )
+            writer.end_replay_nowait(ReplayEnd(fence, 1, number, answers.append))
+            await until(lambda: len(answers) == 2)
+            answers.clear()
+            async with watched.reading() as session:
+                (row,) = await load_triggers(session, ["other"])
+            shown.append((len(row.positions), [one.id for one in row.replays]))
+        tasks.cancel_scope.cancel()
+    assert shown == [(0, [number]), (1, [])]
+
+
 async def test_a_former_stream_ends_no_place_in_the_one_that_its_watcher_has_moved_to(
     watched: Database,
 ) -> None:

@@ -52,6 +52,36 @@ def test_a_value_under_the_name_of_a_secret_is_hidden(name: str, secret: str) ->
     assert shown["conf"]["n"] == 1
 
 
+BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+KEY = f"-----BEGIN PRIVATE KEY-----\n{BODY}\n-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("broken_by", ["\n", "\r\n", r"\n", r"\r\n", " ", ""])
+def test_a_private_key_is_hidden_however_its_lines_are_broken(broken_by: str) -> None:
+    """In an environment variable, a key is often one line, in which two characters stand for each line break."""
+    key = KEY.replace("\n", broken_by)
+    remember_secret(key)
+    assert BODY not in redact_text(f"cannot be read: {key}")
+    assert BODY not in redact_text(f"cannot be read: {json.dumps(key)} {key!r}")
+
+
+@pytest.mark.parametrize("broken_by", ["\n", r"\n"])
+def test_the_lines_of_a_private_key_are_hidden_too(broken_by: str) -> None:
+    remember_secret(KEY.replace("\n", broken_by))
+    assert redact_text(f"line 2 is wrong: {BODY}") == "line 2 is wrong: ***"
+
+
+def test_the_first_and_last_line_of_each_private_key_stay_readable() -> None:
+    remember_secret(KEY)
+    text = "a key begins with -----BEGIN PRIVATE KEY----- and ends with -----END PRIVATE KEY-----"
+    assert redact_text(text) == text
+
+
+def test_a_password_that_begins_with_dashes_is_hidden() -> None:
+    remember_secret("-----hunter2")
+    assert redact_text("refused: -----hunter2") == "refused: ***"
+
+
 @given(
     secret=SECRETS,
     form=st.sampled_from(

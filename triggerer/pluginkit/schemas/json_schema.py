@@ -6,8 +6,7 @@ import json
 import re
 from typing import Any
 
-import orjson
-
+from triggerer.broker_message import read_json
 from triggerer.pluginkit.schemas.registry import Reader, RegisteredSchema
 
 
@@ -37,7 +36,7 @@ def make_reader(schema: RegisteredSchema) -> Reader:
     validator = kind(own, registry=Registry().with_resources(resources))
 
     def read(data: bytes) -> Any:
-        value = orjson.loads(data)
+        value = read_json(data)
         try:
             validator.validate(value)
         except ValidationError as error:

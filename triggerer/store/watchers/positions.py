@@ -22,7 +22,7 @@ from triggerer.domain.watchers.lane_positions import (
     ReplayRequest,
 )
 from triggerer.store.database.script import Script
-from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
+from triggerer.store.database.statement import ParameterRows, Statement, parameter_rows
 from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
 from triggerer.store.streams.fences import valid_fences
 
@@ -56,8 +56,14 @@ DROP: Final = Statement(
     "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",
     POSITIONS=parameter_rows(watcher_id="bigint", lane="text", digest="text"),
 )
+# The joins leave out a request whose watcher has moved to another stream. `SAVE` left out its positions, so the other
+# stream must carry the request out.
 END: Final = Statement(
-    "DELETE FROM watcher_replay WHERE id {REQUESTS}", REQUESTS=in_list("requests", "bigint")
+    "DELETE FROM watcher_replay WHERE id IN (SELECT g.request FROM {ENDS} g "
+    "JOIN watcher_replay r ON r.id = g.request "
+    "JOIN watcher w ON w.id = r.watcher_id "
+    "JOIN trigger t ON t.id = w.trigger_id AND t.stream_digest = g.digest)",
+    ENDS=parameter_rows(request="bigint", digest="text"),
 )
 
 
@@ -68,7 +74,8 @@ def write_positions(
 
     Args:
         changes: At most one for each watcher and lane. A change with the position None deletes the position.
-        ends: Replay requests that were carried out, to be deleted.
+        ends: Replay requests that were carried out, to be deleted. A request stays if its watcher has moved to another
+            stream.
     """
     fences = {change.fence for change in changes} | {end.fence for end in ends}
     valid = yield from valid_fences(fences)
@@ -96,9 +103,9 @@ def write_positions(
     ]
     if dropped:
         yield DROP(rows=ParameterRows(sorted(dropped)))
-    ended = [end.request for end in ends if end.fence in valid]
+    ended = [(end.request, end.fence.stream_digest) for end in ends if end.fence in valid]
     if ended:
-        yield END(requests=ended)
+        yield END(rows=ParameterRows(sorted(ended)))
     return frozenset(fences - valid)
 
 

@@ -229,11 +229,11 @@ async def hosting(scene: Scene, sink: Kept) -> AsyncIterator[tuple[Manager, Memb
     """One owner of the stream, which knows what the sink has stored."""
     context = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
     async with Manager(context) as manager:
-        (member,) = manager.add([_spec(scene, "one", 1, sink)])
+        (member,) = manager.add([spec(scene, "one", 1, sink)])
         yield manager, member
 
 
-def _spec(scene: Scene, name: str, watcher_id: int, sink: Kept) -> TriggerSpec:
+def spec(scene: Scene, name: str, watcher_id: int, sink: Kept) -> TriggerSpec:
     kwargs = scene.watcher(name).serialize()[1]
     source = EventSource((WatcherRef(watcher_id, 0),), Fence("stream", "me", 1))
     rows = tuple(row for row in sink.rows.values() if row.watcher_id == watcher_id)
@@ -324,7 +324,7 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
     """Both the replay's position and the position of a later failure become durable only after the stream has ended."""
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
-        manager.add([_spec(scene, "other", 2, sink)])
+        manager.add([spec(scene, "other", 2, sink)])
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 6)
         sink.delayed_positions = []
@@ -351,7 +351,7 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
 
 async def _add_other(scene: Scene, sink: Kept, manager: Manager) -> Member:
     """Add a second watcher, and let both watchers read three messages."""
-    (other,) = manager.add([_spec(scene, "other", 2, sink)])
+    (other,) = manager.add([spec(scene, "other", 2, sink)])
     scene.publish(*range(3))
     await sink.until(lambda: len(sink.events) == 6)
     return other
@@ -396,13 +396,104 @@ async def test_a_replay_begins_once_although_the_store_answers_late_for_a_delete
     assert sink.ends == [8]
 
 
+def _move_away(manager: Manager, member: Member) -> None:
+    """Let the trigger's watcher read another stream, as a reconciliation does if the arguments have changed."""
+    manager.remove(member, on_purpose=False)
+    manager.add([])
+
+
+def _come_back(scene: Scene, sink: Kept, manager: Manager) -> None:
+    """Let the watcher read its first stream again. The store still shows its request."""
+    (member,) = manager.add([spec(scene, "one", 1, sink)])
+    manager.rewind(member, [AGAIN])
+
+
+async def test_a_watcher_that_leaves_during_its_replay_and_comes_back_is_rewound(
+    scene: Scene,
+) -> None:
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, member):
+        await _add_other(scene, sink, manager)
+        delayed: list[PositionChange] = []
+        sink.delayed_positions = delayed
+        manager.rewind(member, [AGAIN])
+        await sink.until(lambda: bool(delayed))
+        _move_away(manager, member)
+        sink.delayed_positions = None
+        delayed.pop().on_done(None)
+        assert not sink.ended
+        _come_back(scene, sink, manager)
+        await sink.until(lambda: sink.ended == {7})
+        await sink.until(lambda: len(sink.events) == 9)
+    assert sink.ends == [7]
+
+
+async def test_a_late_answer_for_a_watcher_that_has_left_does_not_end_its_new_replay(
+    scene: Scene,
+) -> None:
+    """The first replay's position was stored, but its row was deleted when the watcher had left the stream."""
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, member):
+        await _add_other(scene, sink, manager)
+        delayed: list[PositionChange] = []
+        sink.delayed_positions = delayed
+        manager.rewind(member, [AGAIN])
+        await sink.until(lambda: bool(delayed))
+        _move_away(manager, member)
+        _come_back(scene, sink, manager)
+        await sink.until(lambda: len(delayed) == 2)
+        delayed.pop(0).on_done(None)
+        await anyio.wait_all_tasks_blocked()
+        assert not sink.ended
+        sink.release()
+        await sink.until(lambda: sink.ended == {7})
+        await sink.until(lambda: len(sink.events) == 9)
+    assert sink.ends == [7]
+
+
+async def test_a_watcher_that_was_added_to_a_running_trigger_is_rewound_after_it_has_come_back(
+    scene: Scene,
+) -> None:
+    sink = Kept()
+    request = ReplayRequest(9, 3, None, True)
+    async with hosting(scene, sink) as (manager, member):
+        await _add_other(scene, sink, manager)
+        fence = member.source.fence
+        manager.replace_source(member, EventSource((WatcherRef(3, 0),), fence), name="one")
+        delayed: list[PositionChange] = []
+        sink.delayed_positions = delayed
+        manager.rewind(member, [request])
+        await sink.until(lambda: bool(delayed))
+        _move_away(manager, member)
+        sink.delayed_positions = None
+        (again,) = manager.add([spec(scene, "one", 3, sink)])
+        manager.rewind(again, [request])
+        await sink.until(lambda: sink.ended == {9})
+        await sink.until(lambda: sink.derived(3) == [0, 1, 2])
+
+
+async def test_a_request_that_was_carried_out_is_not_repeated_for_a_watcher_that_stays(
+    scene: Scene,
+) -> None:
+    """The host may read the request's row once more, just before the row is deleted."""
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, member):
+        await _add_other(scene, sink, manager)
+        manager.rewind(member, [AGAIN])
+        await sink.until(lambda: sink.ended == {7})
+        manager.add([])
+        manager.rewind(member, [AGAIN])
+        await anyio.wait_all_tasks_blocked()
+    assert sink.ends == [7]
+
+
 @pytest.mark.parametrize("reemit", [False, True])
 async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_it_read_again(
     scene: Scene, reemit: bool
 ) -> None:
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
-        manager.add([_spec(scene, "other", 2, sink)])
+        manager.add([spec(scene, "other", 2, sink)])
         scene.gates["other", 2] = slow = anyio.Event()
         scene.publish(*range(5))
         # The broker does not advance past the message that "other" has open.
@@ -452,7 +543,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
     scene.gates["one", 3] = slow = anyio.Event()
     scene.fails["one"] = lambda event: event == 3
     async with hosting(scene, sink) as (manager, member):
-        manager.add([_spec(scene, "other", 2, sink)])
+        manager.add([spec(scene, "other", 2, sink)])
         manager.rewind(member, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
         await sink.until(lambda: bool(sink.delayed_positions))
         may_raise.set()

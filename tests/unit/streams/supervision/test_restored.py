@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.unit.streams.catchup.test_replays import Kept, hosting
+from tests.unit.streams.catchup.test_replays import Kept, hosting, spec
 from tests.unit.streams.scene import Scene, Watching
 from triggerer.abc import SharedStreamProducer, StoreMark
 from triggerer.domain.events import Fence
@@ -83,6 +84,26 @@ async def test_a_stream_waits_while_its_broker_refuses_to_find_the_positions(log
         assert sink.derived(1) == []
         await sink.until(lambda: len(sink.derived(1)) == 4)
     assert sink.derived(1) == [2, 3, 4, 5]
+
+
+async def test_a_watcher_that_leaves_before_its_restore_and_comes_back_reads_what_was_lost(
+    log: Scene,
+) -> None:
+    """Its sibling keeps the stream open meanwhile, and need not wait for the restore of the watcher that has left."""
+    Source.refusals = sys.maxsize
+    sink = Kept()
+    async with hosting(log, sink) as (manager, member):
+        manager.add([spec(log, "other", 2, sink)])
+        manager.rewind(member, [RESTORE])
+        await sink.until(lambda: bool(member.replay_errors))
+        manager.remove(member, on_purpose=False)
+        manager.add([])
+        await sink.until(lambda: sink.derived(2) == [4, 5])
+        Source.refusals = 0
+        (again,) = manager.add([spec(log, "one", 1, sink)])
+        manager.rewind(again, [RESTORE])
+        await sink.until(lambda: sink.derived(1) == [2, 3, 4, 5])
+        assert sink.ended == {7}
 
 
 async def test_all_requests_of_a_restore_share_two_look_ups(log: Scene) -> None:

@@ -74,10 +74,6 @@ class Backlogs:
         """Return the watcher's backlogs, including caught-up ones whose rows still exist."""
         return list(self._by_watcher.get(watcher_id, {}).values())
 
-    def watchers(self) -> set[WatcherRef]:
-        """Return the watchers that have a backlog, or a row that is not deleted yet."""
-        return {next(iter(of_watcher.values())).watcher for of_watcher in self._by_watcher.values()}
-
     def behind(self, watcher_id: int) -> Iterator[Backlog]:
         """Yield the watcher's backlogs that have not caught up."""
         return iter(list(self._behind.get(watcher_id, ())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import anyio
@@ -65,8 +66,11 @@ class Replays:
         self._context = context
         self._members = members
         self._on_change = on_change
-        self._seen: set[int] = set()
-        """The ids of all requests that were ever added. The store may return a request again after it was carried out.
+        self._seen: dict[int, int] = {}
+        """By request id, the watcher of each request that was added, for as long as the watcher stays in the stream.
+
+        The store may return a request again after it was carried out. A watcher that leaves the stream loses its
+        positions. So if the watcher comes back, and the store still shows a request, the request is carried out again.
         """
         self._open: dict[int, ReplayRequest] = {}
         self._storing: ReplayRequest | None = None
@@ -84,11 +88,15 @@ class Replays:
         return bool(self._open)
 
     def add_requests(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Add replay requests, which are carried out in this order. A request that was added before is ignored."""
+        """Add replay requests, which are carried out in this order.
+
+        A request that was added before is ignored, unless the watcher has left the stream since.
+        """
         for request in requests:
             if request.id not in self._seen:
-                self._seen.add(request.id)
-                self._open[request.id] = request
+                self._seen[request.id] = request.watcher_id
+                # Store a copy, so that a request which is added again is another object: see `_is_open`.
+                self._open[request.id] = replace(request)
                 self._backlogs.rewinding.add(request.watcher_id)
                 member.replay_errors.pop(request.watcher_id, None)
 
@@ -97,6 +105,8 @@ class Replays:
         gone = {watcher.watcher_id for watcher in watchers}
         for request in [one for one in self._open.values() if one.watcher_id in gone]:
             self._release(request)
+        for request_id in [one for one, watcher_id in self._seen.items() if watcher_id in gone]:
+            del self._seen[request_id]
 
     async def wait_until_restored(self) -> None:
         """Wait until no request of a restored database is open."""
@@ -123,6 +133,9 @@ class Replays:
             await self._carry_out(state, request)
             self._backoff.reset()
         except Exception as error:
+            if not self._is_open(request):
+                # The watcher has left the stream meanwhile. The request belongs to its new stream.
+                return
             if not _is_retryable(request, error):
                 # The plugin failed, or the replay is impossible: show the error and end the request.
                 self.refuse(request, error)
@@ -155,7 +168,7 @@ class Replays:
             ends = await state.lane_ends.find(
                 state.producer, state.clock, after=state.clock.monotonic()
             )
-        if request.id in self._open and state.may_act:
+        if self._is_open(request) and state.may_act:
             self._rewind(state, request, starts, ends)
 
     async def _look_up_once(
@@ -181,6 +194,8 @@ class Replays:
         """Rewind the watcher in every lane that has messages from the replay's start on. Synchronous."""
         found = self._find(request)
         if found is None:
+            # No member serves the watcher now. If a member serves it again, the host adds the request again.
+            self._seen.pop(request.id, None)
             self._release(request)
             return
         watcher, fence = found
@@ -202,7 +217,15 @@ class Replays:
 
         for lane in lanes:
             Rewind(
-                state, watcher, fence, lane, request, starts[lane], ends[lane], on_answer
+                state,
+                watcher,
+                fence,
+                lane,
+                request,
+                starts[lane],
+                ends[lane],
+                on_answer,
+                is_open=lambda: self._is_open(request),
             ).begin()
         _log.info(
             "a watcher is rewound",
@@ -215,6 +238,9 @@ class Replays:
 
     def _conclude(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
         """Delete the request's row if all positions are durable. Otherwise the replay is tried again."""
+        if not self._is_open(request):
+            # The watcher has left the stream, and the positions ended with that. Its row stays for the new stream.
+            return
         if isinstance(failure, GroupEnded):
             # The request stays open for the next group.
             self._end_storing(request)
@@ -248,8 +274,13 @@ class Replays:
             ReplayEnd(fence, request.watcher_id, request.id, on_answer)
         )
 
+    def _is_open(self, request: ReplayRequest) -> bool:
+        """Return whether the request must still be carried out. A watcher that comes back has another object."""
+        return self._open.get(request.id) is request
+
     def _release(self, request: ReplayRequest) -> None:
-        self._open.pop(request.id, None)
+        if self._is_open(request):
+            del self._open[request.id]
         if not any(one.watcher_id == request.watcher_id for one in self._open.values()):
             self._backlogs.rewinding.discard(request.watcher_id)
         self._end_storing(request)

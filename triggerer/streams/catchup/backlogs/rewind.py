@@ -31,6 +31,7 @@ class Rewind:
         end: The end of the lane, from the last look-up.
         on_stored: Called once, with None if the position is durable, otherwise with an error. After `GroupEnded` the
             next group must begin the replay again.
+        is_open: Returns False once the request no longer counts in this stream, because the watcher has left.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class Rewind:
         start: Position,
         end: Position,
         on_stored: Callable[[Exception | None], None],
+        *,
+        is_open: Callable[[], bool],
     ) -> None:
         self._state = state
         self._watcher = watcher
@@ -52,6 +55,7 @@ class Rewind:
         self._start = start
         self._end = end
         self._on_stored = on_stored
+        self._is_open = is_open
 
     def begin(self) -> None:
         """Begin the replay in this lane. `on_stored` may be called at once."""
@@ -135,9 +139,10 @@ class Rewind:
         if error is not None:
             self._on_stored(error)
             return
-        if not self._is_watched():
-            # The watcher has left the stream. The next owner repeats the replay.
-            self._on_stored(LeaseLost("the stream ended before the watcher was rewound"))
+        if not self._is_open():
+            # The watcher has left the stream, and this position ended with that. A watcher that has come back begins
+            # its replay again.
+            self._on_stored(LeaseLost("the watcher left the stream before it was rewound"))
             return
         if self._state.is_ending:
             self._on_stored(
@@ -164,7 +169,3 @@ class Rewind:
         new.broadcast_to = None if head is None else self._state.last_broadcast_from(head)
         self._state.backlogs.enter(new)
         self._on_stored(None)
-
-    def _is_watched(self) -> bool:
-        """Return whether the watcher still has a trigger in this stream."""
-        return self._state.source_of(self._watcher) is not None

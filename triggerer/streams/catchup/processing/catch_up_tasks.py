@@ -50,8 +50,8 @@ class CatchUpTasks:
         self._context = context
         self._member_of: dict[WatcherRef, Member] = {}
         """The member that serves each watcher."""
-        self._loaded: dict[int, Fence] = {}
-        """By watcher id, the lease under which the rows of the watcher's backlogs were loaded.
+        self._loaded: dict[WatcherRef, Fence] = {}
+        """By watcher, the lease under which the rows of the watcher's backlogs were loaded.
 
         Under this lease only this process changes the rows, so they are not loaded again.
         """
@@ -84,13 +84,18 @@ class CatchUpTasks:
         for row in member.spec.positions:
             # Load a watcher's rows only once for each lease. The spec of a member that is added later may still contain
             # a row that this process has deleted.
-            if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
-                self.backlogs.load(watchers[row.watcher_id], fence, row)
-        self._loaded.update(dict.fromkeys(watchers, fence))
+            watcher = watchers.get(row.watcher_id)
+            if watcher is not None and self._loaded.get(watcher) != fence:
+                self.backlogs.load(watcher, fence, row)
+        self._mark_loaded(member.source)
         self._record_backlogs(member)
         group = self._group
         if group is not None and group.state.stores_messages:
             enter_stored(self.backlogs, group.state, member, member.spec.stored_lanes)
+
+    def _mark_loaded(self, source: EventSource) -> None:
+        if source.fence is not None and self.backlogs.is_enabled:
+            self._loaded.update(dict.fromkeys(source.watchers, source.fence))
 
     def withdraw(self, member: Member) -> None:
         """End the tasks of a member that was removed."""
@@ -109,7 +114,7 @@ class CatchUpTasks:
 
     def forget_unserved(self) -> None:
         """Forget the watchers that no member of this stream serves: they read another stream now."""
-        gone = self.backlogs.watchers().difference(self._member_of)
+        gone = self._loaded.keys() - self._member_of.keys()
         if gone:
             self.forget_watchers(gone)
 
@@ -117,7 +122,7 @@ class CatchUpTasks:
         """Forget these watchers, which were deleted or have left the stream."""
         self._replays.forget(watchers)
         for watcher in watchers:
-            self._loaded.pop(watcher.watcher_id, None)
+            self._loaded.pop(watcher, None)
         self.backlogs.forget_watchers(watchers)
         if self._group is not None:
             self._group.state.trim_lane_tail()
@@ -178,6 +183,7 @@ class CatchUpTasks:
         self._stop_catching_up(gone)
         self.stop_serving(member, gone)
         self._member_of.update(dict.fromkeys(source.watchers, member))
+        self._mark_loaded(source)
         self.forget_watchers(gone)
         self._try_now(set(source.watchers) - before)
         self._record_backlogs(member)

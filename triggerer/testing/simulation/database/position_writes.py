@@ -46,7 +46,7 @@ class PositionWrites:
         """Perform a statement, and lock its rows until the end of the transaction."""
         if statement is END:
             await session.store.faults.delay()
-            self._ended.update(values["requests"])
+            self._ended.update(request for request, _ in values["rows"].rows)
             return []
         rows: Sequence[Sequence[Any]] = values["rows"].rows
         if statement is VALID:
