@@ -75,6 +75,9 @@ REQUESTS = [
     ("GET /api/v1/dags/..%2F..%2Fetc%2Fpasswd", (), b"", 404, "../../etc/passwd"),
     ("GET /assets/..%2F..%2Fapp.py", (), b"", 200, "<noscript>"),
     ("GET /api/v1/dags/%3Cscript%3E", (), b"", 404, "<script>"),
+    ("POST /api/v1/assets/events", (JSON, "Content-Length: 100000"), b"[" * 100_000, 400, "recursion depth"),
+    ("POST /api/v1/assets/events", (JSON, "Content-Length: 7"), b'{"\xff":1}', 400, "cannot be read"),
+    ("POST /api/v1/events?asset=orders", (JSON, "Content-Length: 100000"), b"[" * 100_000, 400, "no CloudEvent"),
 ]  # fmt: skip
 NO_REQUESTS = [
     b"\x16\x03\x01\x02\x00\x01\x00",
