@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -106,6 +106,25 @@ async def _send_all(api: Api) -> None:
             answer = await exchange(address, sent)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), (sent[:50], answer)
         assert b"HTTP/1.1 200" in await exchange(address, head(api, "GET /api/v1/dags"))
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_body_that_is_no_http_ends_a_connection_whose_answer_has_begun(
+    api: Api, caplog: pytest.LogCaptureFixture, is_streamed: bool
+) -> None:
+    request = head(api, "GET /api/v1/changes", "Transfer-Encoding: chunked")
+    if not is_streamed:
+        request = request.replace(b"/changes", b"/dags")
+    async with served(api) as address:
+        host, port = address.removeprefix("http://").split(":")
+        async with await anyio.connect_tcp(host, int(port)) as stream:
+            await stream.send(request)
+            assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
+            await stream.send(b"zz\r\n")
+            with anyio.fail_after(10), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    assert b"HTTP/1.1" not in await stream.receive()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @asynccontextmanager

@@ -62,6 +62,16 @@ class BoundedProtocol(H11Protocol):
         super().handle_events()
         self._limit_reading()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is no HTTP with 400. If an answer has begun, only close the connection.
+
+        uvicorn would then raise an error in the event loop, because h11 refuses a second answer.
+        """
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def _limit_reading(self) -> None:
         """Limit the time for the head or body that the client has to send now. Further bytes do not extend the time."""
         state = self.conn.their_state
