@@ -108,6 +108,20 @@ async def _send_all(api: Api) -> None:
         assert b"HTTP/1.1 200" in await exchange(address, head(api, "GET /api/v1/dags"))
 
 
+UPGRADE = (
+    b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+)
+
+
+async def test_a_client_cannot_fill_the_log_with_requests_that_are_no_http(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(api) as address:
+        for sent in (*NO_REQUESTS, UPGRADE):
+            await exchange(address, sent)
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_body_that_is_no_http_ends_a_connection_whose_answer_has_begun(
     api: Api, caplog: pytest.LogCaptureFixture, is_streamed: bool
