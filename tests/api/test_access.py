@@ -270,12 +270,22 @@ async def test_a_role_below_the_one_for_payloads_sees_none(api: Api) -> None:
         ("evil.example", 421),
         ("127.0.0.1.evil.example", 421),
         ("", 421),
+        ("127.0.0.1:", 200),
+        ("127.0.0.1:abc", 421),
+        ("127.0.0.1:99999", 421),
+        ("127.0.0.1:1:2", 421),
+        ("[::1", 421),
+        ("[::1]x", 421),
+        ("::1", 421),
     ],
 )
 async def test_only_known_host_names_are_answered(api: Api, host: str, status: int) -> None:
     async with api.client() as client:
         answer = await client.get(f"{V1}/dags", headers={"Host": host})
+        sign_in = await client.get("/login", headers={"Host": host})
     assert answer.status_code == status
+    # Without the code of a link, a request that is for this host is a bad request.
+    assert sign_in.status_code == (400 if status == 200 else status)
 
 
 async def test_only_the_digest_of_a_token_is_stored(api: Api) -> None:

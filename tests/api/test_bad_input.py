@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -75,6 +75,9 @@ REQUESTS = [
     ("GET /api/v1/dags/..%2F..%2Fetc%2Fpasswd", (), b"", 404, "../../etc/passwd"),
     ("GET /assets/..%2F..%2Fapp.py", (), b"", 200, "<noscript>"),
     ("GET /api/v1/dags/%3Cscript%3E", (), b"", 404, "<script>"),
+    ("POST /api/v1/assets/events", (JSON, "Content-Length: 100000"), b"[" * 100_000, 400, "recursion depth"),
+    ("POST /api/v1/assets/events", (JSON, "Content-Length: 7"), b'{"\xff":1}', 400, "cannot be read"),
+    ("POST /api/v1/events?asset=orders", (JSON, "Content-Length: 100000"), b"[" * 100_000, 400, "no CloudEvent"),
 ]  # fmt: skip
 NO_REQUESTS = [
     b"\x16\x03\x01\x02\x00\x01\x00",
@@ -103,6 +106,39 @@ async def _send_all(api: Api) -> None:
             answer = await exchange(address, sent)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), (sent[:50], answer)
         assert b"HTTP/1.1 200" in await exchange(address, head(api, "GET /api/v1/dags"))
+
+
+UPGRADE = (
+    b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+)
+
+
+async def test_a_client_cannot_fill_the_log_with_requests_that_are_no_http(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(api) as address:
+        for sent in (*NO_REQUESTS, UPGRADE):
+            await exchange(address, sent)
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_body_that_is_no_http_ends_a_connection_whose_answer_has_begun(
+    api: Api, caplog: pytest.LogCaptureFixture, is_streamed: bool
+) -> None:
+    request = head(api, "GET /api/v1/changes", "Transfer-Encoding: chunked")
+    if not is_streamed:
+        request = request.replace(b"/changes", b"/dags")
+    async with served(api) as address:
+        host, port = address.removeprefix("http://").split(":")
+        async with await anyio.connect_tcp(host, int(port)) as stream:
+            await stream.send(request)
+            assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
+            await stream.send(b"zz\r\n")
+            with anyio.fail_after(10), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    assert b"HTTP/1.1" not in await stream.receive()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @asynccontextmanager

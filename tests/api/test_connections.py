@@ -1,20 +1,25 @@
-"""Connections that send nothing, and more connections than the API takes."""
+"""Connections that send nothing or send slowly, and more connections than the API takes."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import httpx
 import pytest
+from anyio.abc import SocketStream
 
 from tests.api.conftest import Api
 from triggerer.api import connections
 from triggerer.api.connections import BoundedProtocol
+from triggerer.api.routes.logs import MOST_BYTES
 from triggerer.api.serving import serve
+from triggerer.domain.run_logs import log_path
+from triggerer.store.database.wakeups.signals import Signal
 
 
 @asynccontextmanager
@@ -27,6 +32,10 @@ async def served(api: Api) -> AsyncIterator[str]:
             await anyio.lowlevel.checkpoint()
             yield f"http://127.0.0.1:{port}"
             tasks.cancel_scope.cancel()
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 async def status(address: str) -> int | None:
@@ -42,7 +51,7 @@ async def test_a_connection_too_many_is_closed_and_a_closed_one_makes_room(
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
     async with served(api) as address:
-        host, port = "127.0.0.1", int(address.rpartition(":")[2])
+        host, port = "127.0.0.1", port_of(address)
         assert await status(address) == 200
         silent = [await anyio.connect_tcp(host, port) for _ in range(5)]
         while BoundedProtocol.open_now < 5:  # noqa: ASYNC110 (uvicorn tells nobody)
@@ -55,17 +64,106 @@ async def test_a_connection_too_many_is_closed_and_a_closed_one_makes_room(
         assert await status(address) == 200
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /api/v1/dags HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
-async def test_a_connection_without_a_whole_request_is_closed_in_time(
-    api: Api, monkeypatch: pytest.MonkeyPatch, sent: bytes
+async def receive_head(stream: SocketStream) -> None:
+    """Receive the head of an answer without a body, or with a body that arrives together with the head."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += await stream.receive()
+
+
+async def trickle(stream: SocketStream) -> None:
+    """Send a byte every 50 ms until the connection is closed."""
+    with suppress(anyio.BrokenResourceError):
+        while True:
+            await stream.send(b"x")
+            await anyio.sleep(0.05)
+
+
+LINE = b"GET /api/v1/dags HTTP/1.1\r\n"
+WHOLE = LINE + b"Host: 127.0.0.1\r\n\r\n"
+LONG_HEADER = LINE + b"X-Long: "
+REFUSED_BODY = (
+    b"POST /api/v1/dags/daily/dagRuns HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9000\r\n\r\n"
+)
+AWAITED_BODY = REFUSED_BODY.replace(b"dags/daily/dagRuns", b"events/hook")
+CHUNKED_BODY = (
+    AWAITED_BODY.replace(b"Content-Length: 9000", b"Transfer-Encoding: chunked") + b"1000\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", LONG_HEADER, REFUSED_BODY, AWAITED_BODY, CHUNKED_BODY],
+    ids=["nothing", "head", "refused-body", "awaited-body", "chunked-body"],
+)
+@pytest.mark.parametrize("before", ["first", "after-an-answer", "pipelined"])
+async def test_a_connection_whose_request_does_not_arrive_in_time_is_closed(
+    api: Api, monkeypatch: pytest.MonkeyPatch, sent: bytes, before: str
 ) -> None:
-    monkeypatch.setattr(connections, "FIRST_REQUEST_S", 0.2)
-    ended = (anyio.EndOfStream, anyio.BrokenResourceError)
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr(connections, "BODY_S", 0.3)
     async with (
         served(api) as address,
-        await anyio.connect_tcp("127.0.0.1", int(address.rpartition(":")[2])) as stream,
+        await anyio.connect_tcp("127.0.0.1", port_of(address)) as stream,
+        anyio.create_task_group() as tasks,
     ):
+        if before == "after-an-answer":
+            await stream.send(WHOLE)
+            await receive_head(stream)
+        elif before == "pipelined":
+            sent = WHOLE + sent
         if sent:
             await stream.send(sent)
-        with anyio.fail_after(5), pytest.raises(ended):
-            await stream.receive()
+            tasks.start_soon(trickle, stream)
+        with anyio.fail_after(5), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                await stream.receive()
+        tasks.cancel_scope.cancel()
+
+
+async def test_answers_may_last_longer_than_requests(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr(connections, "BODY_S", 0.3)
+    log = Path(log_path(str(tmp_path), "daily", "manual__1"))
+    log.write_bytes(bytes(MOST_BYTES))
+    path = "/api/v1/dags/daily/dagRuns/manual__1/logs"
+    headers = {"Authorization": f"Bearer {api.tokens['viewer']}"}
+    async with (
+        served(api) as address,
+        httpx.AsyncClient(base_url=address, headers=headers) as client,
+        client.stream("GET", path, params={"follow": True, "tail": 1}) as followed,
+        client.stream("GET", "/api/v1/changes") as changes,
+        client.stream("GET", path, params={"limit": MOST_BYTES}) as read_slowly,
+    ):
+        log_chunks, hints = followed.aiter_raw(), changes.aiter_raw()
+        assert await anext(log_chunks) == b"\0"
+        assert await anext(hints)
+        await anyio.sleep(1)
+        with anyio.fail_after(10):
+            assert len(await read_slowly.aread()) == MOST_BYTES
+            with log.open("ab") as file:
+                file.write(b"more")
+            assert await anext(log_chunks) == b"more"
+            api.database.wakeups.publish(Signal.RUNS_QUEUED, "daily")
+            assert b"daily" in await anext(hints)
+
+
+async def test_a_body_that_takes_a_while_is_accepted(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+
+    async def body() -> AsyncIterator[bytes]:
+        for part in (b'{"asset":', b'"orders",', b'"extra":', b'{"n": 1}}'):
+            yield part
+            await anyio.sleep(0.2)
+
+    headers = {
+        "Authorization": f"Bearer {api.tokens['operator']}",
+        "Content-Type": "application/json",
+    }
+    async with served(api) as address, httpx.AsyncClient(base_url=address) as client:
+        answer = await client.post("/api/v1/assets/events", content=body(), headers=headers)
+        assert answer.status_code == 201, answer.text

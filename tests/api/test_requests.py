@@ -246,6 +246,19 @@ async def test_a_hook_is_known_by_its_signature(api: Api) -> None:
     assert int(shaken.headers["webhook-allowed-rate"]) > 0
 
 
+async def test_the_handshake_does_not_tell_which_hooks_exist(api: Api) -> None:
+    hooked = api.with_settings(hooks={"shop": HookSettings(asset="orders", secret="unread")})
+    headers = {"WebHook-Request-Origin": "shop.example", "X-Request-Id": "one"}
+    async with hooked.client(None) as client:
+        known, unknown = [
+            await client.options(f"{V1}/events/{name}", headers=headers)
+            for name in ("shop", "other")
+        ]
+    assert known.status_code == unknown.status_code == 200
+    assert known.content == unknown.content
+    assert known.headers == unknown.headers
+
+
 @pytest.mark.parametrize("key", [b"", b"-"])
 async def test_a_hook_whose_secret_is_an_empty_variable_takes_no_events(
     api: Api, key: bytes

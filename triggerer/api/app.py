@@ -60,12 +60,26 @@ def make_routes(context: ApiContext) -> Litestar:
         },
         guards=[Guard(context), refuse_unknown_parameters],
         exception_handlers={Exception: answer_error},
+        request_class=_ApiRequest,
         response_class=JsonResponse,
         openapi_config=None,
         request_max_body_size=MOST_BODY_BYTES,
         logging_config=None,
         debug=False,
     )
+
+
+class _ApiRequest(Request[Any, Any, Any]):
+    async def json(self) -> Any:
+        """Return the body's JSON.
+
+        Raises:
+            BadRequest: The body is nested too deeply, or the name of a field is not UTF-8. Litestar would answer 500.
+        """
+        try:
+            return await super().json()
+        except (RecursionError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the body cannot be read: {error}") from error
 
 
 def refuse_unknown_parameters(connection: Connection, handler: BaseRouteHandler) -> None:

@@ -1,7 +1,7 @@
-"""Limits the connections of the API: their number, and the time until a connection has sent its first request.
+"""Limits the connections of the API: their number, and the time that a client may take to send a request.
 
-uvicorn itself does not limit connections that send nothing. So this module extends uvicorn's protocol class. A test
-fails if a new version of uvicorn changes the parts of that class that this module uses.
+uvicorn itself only limits the time until a client begins its next request. So this module extends uvicorn's protocol
+class. A test fails if a new version of uvicorn changes the parts of that class that this module uses.
 """
 
 from __future__ import annotations
@@ -9,19 +9,29 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS: Final = 1_000
-FIRST_REQUEST_S: Final = 15.0
-"""A new connection that has not sent a request after this time is closed."""
+HEAD_S: Final = 15.0
+"""How long a client may take to send the head of a request. The time begins when the API can receive the request: when
+the connection is new, or when the previous request was answered.
+"""
+BODY_S: Final = 120.0
+"""How long a client may take to send the body of a request after the head. A body of 8 MiB needs 0.6 Mbit/s."""
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection. It is closed if too many connections are open, or if it sends no request in time."""
+    """One connection. It is closed if too many connections are open, or if a request does not arrive in time.
+
+    The time of an answer is not limited, because a followed log may take an hour.
+    """
 
     open_now: ClassVar[int] = 0
     _counts = False
-    _patience: asyncio.TimerHandle | None = None
+    _awaited: tuple[Any, Any] | None = None
+    """The part of a request that the client has to send now, with the request before it or the request itself."""
+    _limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Accept the connection, or close it at once."""
@@ -31,7 +41,7 @@ class BoundedProtocol(H11Protocol):
         BoundedProtocol.open_now += 1
         self._counts = True
         super().connection_made(transport)
-        self._patience = self.loop.call_later(FIRST_REQUEST_S, self._give_up)
+        self._limit_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Subtract the connection from the count."""
@@ -39,27 +49,43 @@ class BoundedProtocol(H11Protocol):
             return
         self._counts = False
         BoundedProtocol.open_now -= 1
-        self._stop_patience()
+        self._end_limit()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read data. Once the head of a request has arrived, the connection has no time limit any longer."""
-        if not self._counts:
+        """Read data, unless the connection was one too many."""
+        if self._counts:
+            super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Handle the data that has arrived. uvicorn calls this after reading, and before it waits for a request."""
+        super().handle_events()
+        self._limit_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is no HTTP with 400. If an answer has begun, only close the connection.
+
+        uvicorn would then raise an error in the event loop, because h11 refuses a second answer.
+        """
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def _limit_reading(self) -> None:
+        """Limit the time for the head or body that the client has to send now. Further bytes do not extend the time."""
+        state = self.conn.their_state
+        awaited = (state, self.cycle)
+        if awaited == self._awaited:
             return
-        super().data_received(data)
-        if self._has_request():
-            self._stop_patience()
+        self._awaited = awaited
+        self._end_limit()
+        seconds = {h11.IDLE: HEAD_S, h11.SEND_BODY: BODY_S}.get(state)
+        if seconds is not None:
+            # Close instead of abort: the end of the previous answer may still be on its way to a slow client.
+            self._limit = self.loop.call_later(seconds, self.transport.close)
 
-    def _has_request(self) -> bool:
-        # `cycle` may be None, but uvicorn's annotation does not say so.
-        cycle: Any = self.cycle
-        return cycle is not None
-
-    def _give_up(self) -> None:
-        if not self._has_request():
-            self.transport.abort()
-
-    def _stop_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _end_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None

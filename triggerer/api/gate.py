@@ -28,6 +28,9 @@ SLASH: Final = "\x1f"
 """Replaces a slash inside one part of a path, such as an asset's name. The client wrote the slash as `%2F`."""
 _GREEDY: Final = re.compile(r"^(/api/v1(?:/dags/[^/]+)?/assets/queuedEvent)/(.+)$")
 """Paths whose last part is a URI. Clients need not write the slashes of this URI as `%2F`."""
+_HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{0,5}))?")
+"""A name or an address in brackets, then perhaps a port. Litestar fails on a `Host` with a port that is no number."""
+_HIGHEST_PORT: Final = 65_535
 _REQUEST_ID: Final = re.compile(r"[\w.\-]{1,64}")
 _CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -93,10 +96,15 @@ class Gate:
             WrongHost: The name is not allowed.
         """
         host = headers.get(b"host", "").lower()
-        name = host[: host.rfind("]") + 1].strip("[]") if "]" in host else host.partition(":")[0]
-        if name not in self._hosts:
+        found = _HOST.fullmatch(host)
+        is_known = (
+            found is not None
+            and (found[1] or found[2]) in self._hosts
+            and int(found[3] or 0) <= _HIGHEST_PORT
+        )
+        if not is_known:
             raise WrongHost(
-                f"this API does not answer for the host {name!r}",
+                f"this API does not answer for the host {host!r}",
                 hint="add the name to allowed_hosts in [api]",
             )
 

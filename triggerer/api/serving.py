@@ -55,8 +55,9 @@ async def serve(
     Args:
         on_start: Called once, as soon as requests are answered.
     """
-    # uvicorn would log its start and end in addition to our own lines.
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    # uvicorn would log its start and end in addition to our own lines. It also warns of each request that is no HTTP,
+    # so any client could fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     _allow_descriptors()
     context = ApiContext(settings, database, DatabaseUse(database))

@@ -25,7 +25,7 @@ from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import answers_repeats
 from triggerer.config.references import resolve
 from triggerer.domain.actors import Actor, Role
-from triggerer.errors import BadRequest, ConfigurationError, NothingThere, SignInNeeded
+from triggerer.errors import BadRequest, ConfigurationError, SignInNeeded
 from triggerer.operations.emitting import emit_once
 from triggerer.pluginkit.cloudevents import read_cloudevents
 from triggerer.store.listing.views import AssetEventView
@@ -99,10 +99,11 @@ async def handshake(request: AnyRequest) -> Response[None]:
 
 
 @route("/events/{hook:str}", http_method=["OPTIONS"], opt={"role": PUBLIC}, status_code=200)
-async def handshake_of_hook(api: Api, request: AnyRequest, hook: InPath) -> Response[None]:
-    """Agree to receive the events of a hook: the handshake in the specification of web hooks."""
-    if part(hook) not in api.settings.api.hooks:
-        raise NothingThere("there is no such hook", hint="[api.hooks.<name>] names them")
+async def handshake_of_hook(request: AnyRequest, hook: InPath) -> Response[None]:
+    """Agree to receive the events of a hook: the handshake in the specification of web hooks.
+
+    An unknown hook gets this answer too, so that the answer does not tell which names exist.
+    """
     return _agreed(request)
 
 
