@@ -179,7 +179,7 @@ class KafkaRangeTrigger(BaseEventTrigger):
 
     - Retention deleted offsets before they were in an event. The next event has their number as `deleted`.
     - A log lost its end, and new messages got the lost offsets. The next event has `rewound_from`. Earlier events
-      contain the offsets from `from` up to `rewound_from` too, but for the lost messages.
+      contain the offsets from `from` up to `rewound_from` too. There the offsets belong to the lost messages.
 
     Args:
         topics: As for `KafkaEventTrigger`. But a topic that a pattern finds after the first look-up is always read from

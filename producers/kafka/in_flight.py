@@ -114,7 +114,7 @@ class LaneInFlight:
         """Return the idempotency key of the message at `offset`; None if the brokers have no topic ids.
 
         A key is `<topic id>/<partition>/<offset>`, for example `<topic id>/0/7`. After a cut, a new message can get the
-        offset of a lost message. Its key then ends with the leader epoch of the lost message, for example
+        offset of a lost message. The new message's key then ends with the leader epoch of the lost message, for example
         `<topic id>/0/7+3`; see `UsedOffsets`.
         """
         prefix = self.key_prefix

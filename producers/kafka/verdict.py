@@ -50,7 +50,8 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     """Judge a lane's next items, in order, up to the first that failed.
 
     - A message that no subscriber received counts as failed (rule 5).
-    - A message that was rejected and not failed does not stop the lane. It is in `rejected`, for the dead-letter topic.
+    - A message that some subscribers rejected and none failed does not stop the lane. `rejected` contains the message,
+      for the dead-letter topic.
     """
     current: LaneInFlight | None = None
     last: KafkaMessage | None = None

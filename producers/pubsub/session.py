@@ -127,8 +127,8 @@ class Session:
 
     async def _renew(self) -> None:
         async with anyio.create_task_group() as tasks:
-            # Use a separate limiter, because the thread would occupy the shared limiter for as long as the stream
-            # lives.
+            # Use a separate limiter. In anyio's shared limiter, this thread would occupy a place for as long as the
+            # stream lives.
             tasks.start_soon(
                 lambda: to_thread.run_sync(self._renewing.run, limiter=CapacityLimiter(1))
             )

@@ -1,4 +1,4 @@
-"""The API is killed while many clients send requests. It starts again, and messages become events without delay."""
+"""The API is killed under the load of many clients and starts again. Messages become events without delay meanwhile."""
 
 from __future__ import annotations
 

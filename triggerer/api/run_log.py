@@ -91,7 +91,8 @@ class LogReader:
             start: The position of the first byte. A negative number counts from the end.
         Raises:
             TriggererError: There is no log, or the log cannot be read.
-            ServerBusy: The executor that has the log does not answer, and there is no copy. Or the bucket fails.
+            ServerBusy: The executor that has the log does not answer, and the bucket has no copy of the log. Or the
+                bucket cannot be read.
         """
         if self._copy is not None:
             return await self._read_copy(self._copy, start, limit)

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Final
 
 _DIGITS: Final = 32
-"""The length of a token in hexadecimal digits, or 128 bits. Some systems would refuse names with a longer token."""
+"""The length of a token: 32 hexadecimal digits (128 bits). Some systems would refuse names with a longer token."""
 
 
 def output_token(dag_id: str, run_id: str, task_id: str, repetition: int) -> str:

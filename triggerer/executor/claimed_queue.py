@@ -26,7 +26,8 @@ class PrefetchLimit:
     """Computes how many runs to claim ahead, from the durations of recent runs.
 
     A claim costs one transaction for any number of runs. If short runs were claimed one by one, workers would wait for
-    the store. Long runs are not claimed ahead, because another executor may have a free worker for them.
+    the store. The longer the runs are, the fewer are claimed ahead, because another executor may have a free worker for
+    them.
     """
 
     def __init__(self, workers: int) -> None:

@@ -149,7 +149,7 @@ class LogShipper:
             self._lock = make_owned(self._markers)
 
     def _take_over(self) -> None:
-        """Take over the markers of dead processes. If the disk is full, leave them to a later process."""
+        """Take over the markers of dead processes. After an error, such as a full disk, a later process takes them."""
         try:
             self._own_folder()
             self._find_left()

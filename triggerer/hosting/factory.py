@@ -23,7 +23,7 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 class TriggerFactory:
     """Loads the classes of triggers and makes triggers: on the event loop, or isolated in a thread or process.
 
-    All triggers must have ended before the `async with` block is left. The end of the block ends the threads and
+    The caller must end all triggers before it leaves the `async with` block. The end of the block ends the threads and
     processes of isolated triggers.
 
     Args:

@@ -161,7 +161,7 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
 
 
 def names_of(partitions: Collection[TopicPartition]) -> str:
-    """Return the names of partitions for a log line or an error; their number if there are many."""
+    """Return the names of partitions for a log line or an error. If there are many, return their number and topics."""
     if len(partitions) <= _FEW:
         names = (f"{topic}[{number}]" for topic, number in sorted(partitions))
         return ", ".join(names) or "no partitions"

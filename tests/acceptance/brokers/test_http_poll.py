@@ -283,8 +283,9 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
 def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
-    """The service dies after it has stored the event of "down". Without `ahead`, the stored state still contains "up".
-    So the document seems unchanged after the restart.
+    """The service dies after it has stored the event of "down". At the restart the document is "up" again. Without
+    `ahead`, the stored state still says that "up" was settled last. But the state also says that "down" was delivered,
+    so "up" must fire again.
     """
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}

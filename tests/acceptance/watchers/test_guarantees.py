@@ -251,7 +251,9 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
 def test_settings_of_a_source_that_cost_no_promise_are_warned_of_and_refuse_no_start(
     scene: Scene,
 ) -> None:
-    """A missing dead-letter queue lowers no guarantee. Nor do locks or a retention shorter than the ack timeout."""
+    """A source without a dead-letter queue keeps its guarantee. So does a source whose locks or whose retention are
+    shorter than the ack timeout.
+    """
     scene.declare("effectively_once", weak=False)
     code, said = scene.check()
     assert code == 0, said

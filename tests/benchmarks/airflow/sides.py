@@ -118,7 +118,9 @@ class _Acknowledged(_Filter):
 
 
 class _FastFilter(_Filter):
-    """The trigger on the fast path. Nothing is advanced there, so each filter reports that it read the last message."""
+    """The trigger on the fast path. The fast path has no `advance`, so each filter reports when it reads the last
+    message.
+    """
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:

@@ -84,7 +84,7 @@ async def test_a_run_on_a_cluster_sees_nothing_of_another_one(
 async def test_a_run_over_connect_sees_nothing_of_another_one(house: House, tmp_path: Path) -> None:
     with service(open_connect_server()) as server:
         everything = IN_A_PROCESS | IN_A_SESSION
-        # A global view belongs to the server. It does not show which run created it, so the product cannot drop it.
+        # A global view belongs to the server. The view does not show which run created it, so triggerer cannot drop it.
         del everything["global views"]
         await _assert_clean(house, tmp_path, everything, spark={"remote": server.remote})
 

@@ -1,8 +1,8 @@
 """The position of a watcher that has fallen behind in a lane of a log (contract, rule 18).
 
-A log can be read again from any position. A lane is one ordered part of a log, such as a Kafka partition. If a watcher
-misses a message that another watcher has processed, the watcher falls behind: it reads the lane alone until it has
-caught up.
+A log can be read again from any position. A lane is one ordered part of a log, such as a Kafka partition. A watcher
+that misses a message which another watcher has processed falls behind. Then a separate reader reads the lane for this
+watcher, until the watcher has caught up.
 """
 
 from __future__ import annotations

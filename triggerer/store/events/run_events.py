@@ -45,7 +45,7 @@ PAGE_CHARACTERS: Final = 4 * 2**20
 """A page ends once the `extra`s of its events have more than this number of characters together (4 Mi)."""
 # The most events in memory beyond the end of a page.
 _READ_AT_ONCE: Final = 200
-# The most assets in a UNION ALL. It has a part for each asset, and SQLite allows 500 parts.
+# The most assets in a UNION ALL, which has a part for each asset. SQLite allows 500 parts.
 _ASSETS_MERGED: Final = 100
 
 

@@ -38,11 +38,13 @@ class Admission:
     def admits(self, entry: Entry) -> bool:
         """Return whether the filter receives this message.
 
-        A filter skips the message if all of its watchers are behind in the lane. In three other cases the filter skips
+        A filter skips the message if all of its watchers are behind in the lane. In four other cases the filter skips
         the message too, and the message counts as failed for the filter's watchers:
 
-        - The filter was absent, and the group must still decide about messages of the lane from before its return.
+        - The filter was absent, and the lane still has a message that was broadcast before the filter returned. The
+          group must first decide about that message.
         - The filter was absent, and the broker redelivers a failed message of the lane.
+        - The filter was absent, and skipped the message at the lane's head. Not all of its watchers are behind yet.
         - In a log, a watcher is behind in the lane, and its position is not durable.
 
         An isolated filter may have received the message ahead of time. Then the stream must yield the message

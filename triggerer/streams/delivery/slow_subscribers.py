@@ -33,8 +33,8 @@ class _Filled(NamedTuple):
     first: int
     """The number of the first of these events. -1: all events together fill at most half of the bound."""
     before_newest: int | None
-    """If the newest event alone fills more than half of the bound: the number of the event before it, or -1 if there is
-    none. Otherwise None.
+    """The number of the event before the newest event; -1 if no event is before it. Set only if the newest event alone
+    fills more than half of the bound, otherwise None.
     """
     broadcast_at: float
     """When the newest event was broadcast."""

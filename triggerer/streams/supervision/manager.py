@@ -47,7 +47,8 @@ class Manager:
         self._ending: dict[Hashable, SharedStream] = {}
         """Streams that were closed and whose tasks have not ended, by key."""
         self._unmade: dict[str | None, dict[Member, None]] = {}
-        """Triggers that could not be made yet, by the id of their stream. No other trigger has opened that stream."""
+        """Triggers that could not be made yet, and whose stream no other trigger has opened; by the id of the stream.
+        """
         self._standalone: dict[Member, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None

@@ -132,8 +132,8 @@ class HadoopFiles:
                 stream = self._fs.createFile(new).recursive().must(_CONDITIONAL, True).build()
             _write(stream, text)
         except Py4JJavaError:
-            # No error is needed if the object exists now. Another writer may have created the object. Or our request
-            # succeeded, and its answer was lost. Do not look at the error, because it differs between stores.
+            # If the object exists now, raise nothing. Another writer has created the object, or our request succeeded
+            # and its answer was lost. Do not look at the error, because each store raises other errors.
             if not self.exists(path):
                 raise
 

@@ -1,4 +1,4 @@
-"""`output.parquet`: Spark writes a draft, and `drafts` commits it and moves its files to their final names."""
+"""`output.parquet`: Spark writes a draft. `drafts.py` commits the draft, and gives its files their final names."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             for name, (inode, end, failures) in positions.items()
         }
         while True:
-            # Give the thread copies, because an advance may set a position back while the thread reads. Then the lines
-            # have an old `delivery`, and are ignored.
+            # Give the thread copies: while it reads, `advance` may set a position back. The lines that the thread has
+            # read then have an old `delivery`, and are ignored.
             files = {name: replace(file) for name, file in self._files.items()}
             lines = await to_thread.run_sync(read_lines, self._directory, files)
             for line in lines:

@@ -511,7 +511,9 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
 
 
 class Fragile(InMemoryProducer):
-    """A scene's first producer of this class reads nothing, and its poll raises when a test says so."""
+    """If a test has put an event into `first`, the scene's next producer reads nothing. Its poll raises once the event
+    is set.
+    """
 
     first: ClassVar[dict[InMemoryBroker, anyio.Event]] = {}
 

@@ -384,7 +384,7 @@ class Lingering(Producer):
 async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
     fails: str, side_by_side: bool, upstream: Upstream
 ) -> None:
-    """A failed group may take time to end. A member that joined it meanwhile would never be served."""
+    """A failed group may take time to end. A member that joined the group in this time would never be served."""
 
     class Producing(Lingering):
         lanes_advance_side_by_side = side_by_side

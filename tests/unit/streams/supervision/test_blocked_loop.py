@@ -1,4 +1,4 @@
-"""A blocked event loop is reported with the trigger that blocks it and the line where it does.
+"""The report of a blocked event loop names the trigger that blocks the loop, and the line of code.
 
 The tests call `time.sleep` to block the event loop on purpose, or to keep a process stopped for a time.
 """

@@ -107,7 +107,7 @@ def datagram_socket() -> Iterator[socket.socket]:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a name of `path` that is short enough for a socket address. The name is valid within the block."""
+    """Yield another path of the same file, short enough for a socket address. This path is valid within the block."""
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
         return

@@ -1,7 +1,7 @@
 """Carries out an operator's decision that the unknown attempts of a run are lost (`runs resolve --lost`).
 
 An attempt is unknown if its process is gone and nobody can tell whether it is still at work in its cluster or on its
-server. The next attempt waits for its end. The caller commits.
+server. The run's next attempt waits until the unknown attempt has ended. The caller commits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The positions of watchers that have fallen behind in a log, and requests to replay a log.
 
 A log, such as Kafka, can be read again from a position. A watcher falls behind when it misses a message that another
-watcher resolved. From then on it reads the message's lane (a Kafka partition) separately.
+watcher resolved. From then on, a separate reader reads the message's lane (a Kafka partition) for this watcher.
 """
 
 from __future__ import annotations

@@ -88,7 +88,10 @@ class Backlog:
     gap: tuple[Position, Position] | None = None
     """The last stretch of the log that has no messages, for instance after compaction: its beginning and its end."""
     stored_lane: StoredLane | None = None
-    """Set for a queue, where a position is `[None, number of the event in the group]` and is not stored."""
+    """For a queue: the watcher's progress through the lane's stored messages. None: the upstream is a log.
+
+    A queue's positions are `[None, number of the event in the group]`, and are not stored.
+    """
 
     @property
     def is_reemitting(self) -> bool:

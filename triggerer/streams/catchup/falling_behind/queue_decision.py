@@ -277,8 +277,8 @@ class FallingBehindInQueues(FallingBehind):
             self._release(decision)
             is_needless = stored.end_storing(what.key, given_in, is_stored=error is None)
             if error is not None:
-                # The next decision lets the message fail, so that the broker redelivers it. If the lease was lost,
-                # nothing is advanced anyway.
+                # The message was not stored. `_refused` makes the next `_decide` let the message fail, so that the
+                # broker redelivers it. After a lost lease this has no effect, because the stream advances nothing.
                 self._unsuitable.add(backlog.lane)
                 self._refused.add(entry.seq)
             elif backlog.is_gone or backlog.stored_lane is not stored:

@@ -241,8 +241,8 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # No message moves the positions now. Store the positions, so that users see how far the watcher is
-                    # behind.
+                    # The filter failed without an open message, so no message moves the positions. Store the positions
+                    # nevertheless, so that users see how far the watcher is behind.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:

@@ -80,8 +80,8 @@ class Poison:
         if not others:
             firsts = (lane.messages[lane.starts[-1] :][:1] for lane in lanes)
             others = [first for found in firsts for first in found if first.lane != message.lane]
-        # Each message is tried as a probe only once. If the watcher failed every message at that time, the probe has
-        # proved nothing.
+        # Each message is tried as a probe only once. If the watcher failed every message when the probe was tried, the
+        # probe proved nothing.
         return all(
             self.was_tried(watcher, message.lane, other) or not self._is_evidence(watcher, other)
             for other in others

@@ -38,7 +38,7 @@ class Broadcasts:
         self._pulled: dict[LaneOfSession, Delivery] = {}
         """The delivery of each lane that the poll has pulled and not yet broadcast."""
         self._done: dict[tuple[str, int], set[int]] = {}
-        """By topic and lane: the offsets of the messages that are done for all watchers of their cohort."""
+        """By topic and lane: the offsets of the messages that are done for all watchers that must resolve them."""
         self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
         """By watcher, topic and lane: the value of `_done` at the first broadcast that the watcher had to resolve."""
 

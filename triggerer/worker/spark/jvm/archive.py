@@ -19,7 +19,8 @@ from typing import Final
 from triggerer.worker.spark.jvm.java import Java
 
 ROOM_BYTES: Final = 600 * 1024**2
-"""The free disk space that a training needs. An archive has 180 MB, and the old archive stays until the new one exists.
+"""The free disk space that a training run needs. A new archive takes 180 MB, because the old archive stays until the
+new one exists. The rest is a reserve.
 """
 
 
@@ -113,7 +114,7 @@ def quiet_options(java: Java) -> list[str]:
 
 
 def has_room(directory: Path) -> bool:
-    """True if the disk has enough room for a training."""
+    """True if the disk has enough room for a training run."""
     return shutil.disk_usage(directory).free > ROOM_BYTES
 
 

@@ -60,8 +60,9 @@ def launch(
     """Start a JVM with the settings that `on_command_line` selects. `environment` replaces variables of this process.
 
     Args:
-        streams: The streams of a JVM that another process owns. None: the JVM ends with this process, because its
-            standard input then closes. A process that this one forks without `exec` also keeps the input open.
+        streams: The streams of a JVM that another process owns. None: the JVM's standard input is a pipe from this
+            process, and the JVM ends when the pipe closes. A process that this process forks without `exec` keeps the
+            pipe open.
     Raises:
         SubmitFailed: The JVM did not start. The message has its output.
     """
