@@ -272,7 +272,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Mark the tests by tier and by need of a server, put long tests first, and collect the tests of each rule."""
+    """Add the marks `full` and `services`, put long tests first, and note which tests check each rule."""
     # Collect the rules and the modules before `-m` and `-k` leave some tests out.
     config.stash[TESTS_BY_RULE] = tests_by_rule(items)
     config.stash[COLLECTED] = frozenset(item.path for item in items)

@@ -281,7 +281,7 @@ class SparkError(TriggererError):
 
 
 class SubmitFailed(SparkError):
-    """An application or a Spark session could not start: for example, a file is missing, or the cluster refused it."""
+    """An application or a Spark session could not start. For example, a file is missing, or the cluster refuses."""
 
 
 class RunFailed(SparkError):

@@ -60,7 +60,8 @@ class Reader:
         """Read an answer.
 
         Raises:
-            BrokerRefused: The answer is not JSON although it must be, has no list at `items`, or has too many items.
+            BrokerRefused: The answer has no list at `items`, or too many items. Or `items` or `cursor` is set, and the
+                answer is not JSON.
         """
         document = None
         if self._get_items is not None or self._get_cursor is not None:

@@ -119,7 +119,7 @@ class DeadLetters:
         )
 
     async def _check(self, topic: str, what: str) -> None:
-        """Raise `BrokerRefused` at once if the topic is known to be missing. The client would wait for the topic."""
+        """Raise `BrokerRefused` if the topic is known to be missing. Otherwise a write would wait for the topic."""
         if topic in self._missing:
             await self._find_missing((topic,))
         if topic in self._missing:

@@ -110,7 +110,7 @@ def error_classes() -> str:
 
 
 LOG_EVENTS: Final = _REFERENCE / "log-events.md"
-"""The page is written together with `PAGES`, but not listed there: its test allows that a few events are missing."""
+"""Written together with the pages in `PAGES`. Those must be up to date, but this page may lack a few events."""
 PAGES: Final[dict[Path, Callable[[], str]]] = {
     _REFERENCE / "commands.md": commands,
     _REFERENCE / "errors.md": error_classes,

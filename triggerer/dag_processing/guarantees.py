@@ -90,7 +90,7 @@ async def check_guarantees(
         elif isinstance(result, PluginError):
             errors.append(problem_of(watcher, result))
         elif isinstance(result, Exception) and wanted is not None:
-            # Without queries, the check may run on a machine that has no connection settings, such as a CI runner.
+            # With `ask=False`, the error is only a warning: a CI runner, for example, has no connection settings.
             (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]

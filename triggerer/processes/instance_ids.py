@@ -10,7 +10,8 @@ from typing import Final
 from uuid import uuid4
 
 _LONGEST_HOST: Final = 40
-"""The most characters of a host in an id. A host name can have 64, and the database stores 80 characters of an id."""
+"""An id contains at most this number of characters of the host's name. The database stores 80 characters of an id, and
+a host's name alone can have 64."""
 
 
 def new_instance_id() -> str:

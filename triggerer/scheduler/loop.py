@@ -80,7 +80,7 @@ class Scheduler:
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
         self._find_due_times = find_due_times
-        # SQLite has one writer at a time. A lock costs nothing there, so an optimistic planner would gain nothing.
+        # `OptimisticPlanner` saves the round trips of a lock. SQLite has no round trips, and only one writer at a time.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )

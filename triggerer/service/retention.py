@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_EVERY: Final = timedelta(minutes=1)
 _BETWEEN_BOUNDS: Final = timedelta(minutes=10)
-"""If the database passes a bound again within this time after the start of a cleaning, the next cleaning waits.
+"""After the start of a cleaning, the bounds are not checked for this time.
 
 A cleaning reads all events, even if all of them must stay."""
 _ACTOR: Final = Actor("retention", Role.ADMIN, SERVICE)

@@ -1,4 +1,4 @@
-"""Shared streams: reads each upstream once for all of its watchers, and advances the broker. See DESIGN.md."""
+"""Reads each upstream once for all of its watchers, and advances the position at the broker. See DESIGN.md."""
 
 from triggerer.streams.clock import Clock, SystemClock
 from triggerer.streams.context import RuntimeContext

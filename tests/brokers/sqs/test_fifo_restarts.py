@@ -114,8 +114,8 @@ async def test_groups_keep_their_order_where_the_restart_outlasts_the_visibility
 
 
 async def test_an_answer_that_the_restart_cut_off_costs_no_order(double: FifoDouble) -> None:
-    """The answer with the messages is lost. The restarted server has forgotten the request's attempt id, so it cannot
-    repeat the answer. The group waits until its messages are visible again.
+    """An answer with messages of a group is lost, and the server restarts. The server has then forgotten the request's
+    attempt id, so it cannot repeat the answer. The group waits until these messages are visible again.
     """
     lost = 0
 

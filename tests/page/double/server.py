@@ -30,7 +30,7 @@ _TYPES: Final = {
 
 
 class Double:
-    """The stand-in, with its data and a record of the requests. Open pages get an event whenever `hints` changes."""
+    """A stand-in for the service's API. It records the requests, and sends open pages an event when `hints` changes."""
 
     def __init__(self, data: Data, *, token: str | None = None) -> None:
         self.data = data

@@ -23,7 +23,7 @@ def a_file_that_is_replaced_counts_as_deleted() -> Replacements:
 
 @mutation(rules="S11", seed=40, quick=True)
 def a_new_stream_opens_while_files_are_read() -> Replacements:
-    """A new stream opens when its first file is stored, so the watchers of slower files miss earlier messages."""
+    """A new stream opens when the first file with its watchers is stored. Its watchers in later files miss messages."""
     right = new_streams.closings
 
     def closings(*arguments: Any, is_reading: bool, **options: Any) -> dict[str, Any]:

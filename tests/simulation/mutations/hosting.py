@@ -99,7 +99,7 @@ def a_replaced_trigger_stops_before_its_successor_is_loaded() -> Replacements:
 
 @mutation(rules="S13|S2/S7|S11", seed=270)
 def a_shared_trigger_forgets_a_watcher_that_left() -> Replacements:
-    """A watcher that shares a trigger gets other arguments. It misses messages that the trigger had not resolved."""
+    """A watcher that leaves a shared trigger misses the messages that the trigger had not resolved."""
 
     def moved(before: Iterable[TriggerRow], after: Iterable[TriggerRow]) -> set[WatcherRef]:
         return set()

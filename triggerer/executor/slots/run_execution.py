@@ -241,7 +241,7 @@ class RunExecution:
         if await process.is_over_within(grace):
             return
         await process.kill()
-        # If the process has reported the run's end, do not kill the worker: it may already execute another run.
+        # If the process has reported the run's end, do not kill the worker: the worker may already execute another run.
         if not await process.is_over_within(_KILL) and not process.reader_done.is_set():
             self.worker.kill()
 

@@ -57,7 +57,7 @@ class _Feeders:
 def unfed_assets(
     before: Folder, after: Folder, renamed: Mapping[AssetKey, AssetKey], members: Members
 ) -> list[UnfedAsset]:
-    """Return the assets that may get no events, although DAGs wait for them, sorted by name. See `UnfedAsset`.
+    """Return the assets and aliases that DAGs wait for, but that may get no events, sorted by name.
 
     Args:
         renamed: Maps the present identity of a renamed asset to its new identity.

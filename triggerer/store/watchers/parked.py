@@ -289,8 +289,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # Delete the new body if it is unused. If the watcher has moved to this stream, the message may already have a row
-    # that refers to the body of the earlier stream.
+    # If the message already had a row, the row keeps its body. After the watcher moved from another stream, that body
+    # is not the new one. Then nothing uses the new body, so delete it.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True

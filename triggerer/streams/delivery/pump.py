@@ -186,7 +186,7 @@ class Pump:
             self._count(began, oldest_at)
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
-        # The lane may be ready again, so wake the pump. The advance has made room, so this also wakes the poll.
+        # Wake the pump, because the lane may be ready again, and the poll, because the advance has made room.
         state.progress.signal()
 
     async def _start_together(

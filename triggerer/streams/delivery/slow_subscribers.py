@@ -50,7 +50,7 @@ class SlowSubscribers:
     - A sibling has passed all events of the lane or stream, or has read the lane to its end while it catches up.
     - The store is not slow. Otherwise all subscribers wait for the store.
 
-    If one large message alone fills more than half of a bound, a subscriber has the overflow grace to pass the message.
+    If the newest message alone fills more than half of a bound, a subscriber has `overflow_grace` seconds to pass it.
 
     The group starts `run` only if watchers may fall behind. A call of `request_check` makes `run` check until neither
     the poll nor a lane is paused.

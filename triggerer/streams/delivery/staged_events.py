@@ -91,7 +91,8 @@ class Staging:
     def flush(self) -> None:
         """Submit the staged events, with the producer's state if all subscribers have passed the events' messages."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
-            # A state is being stored, or its messages are not advanced yet. Afterwards the pump calls `flush` again.
+            # If an earlier state is being stored, or the messages that it covers are not advanced yet, the events stay
+            # staged. Afterwards the pump calls `flush` again.
             return
         passed = self._find_passed()
         if not passed:

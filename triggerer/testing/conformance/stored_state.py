@@ -22,7 +22,7 @@ class StoredStateCases(ProducerSuite):
         await self._needs_state()
         await self.publish(["a", "b"])
         before: dict[str, str | None] = {}
-        # A producer may save its starting position before its first advance. Open one now, while saving still works.
+        # A producer may save its starting position before its first advance. So open a producer while saving works.
         async with await self._driving(nothing) as driver:
             await driver.count(2)
         self.state.refusal = StoreError("another instance owns the stream")

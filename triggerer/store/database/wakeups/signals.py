@@ -29,8 +29,7 @@ _ANNOUNCED: Final = "triggerer.announced"
 class Signal(StrEnum):
     """The kind of change that a commit made.
 
-    The subjects of a wake-up are the changed objects. The parentheses below show which ids a signal uses for its
-    subjects.
+    The subjects of a wake-up are the ids of the changed objects. The parentheses below say which ids.
     """
 
     EVENTS_QUEUED = "events_queued"

@@ -223,8 +223,8 @@ class QueueReader:
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
     """Record that the filter receives a message. Return False if the filter must not receive it.
 
-    A message from memory is not received once the group has decided whether to store it. If the message is stored, the
-    filter receives the stored copy later.
+    The filter receives a message from memory only before the group has decided whether to store the message. If the
+    group stores the message, the filter receives the stored copy later.
     """
     stored = backlog.stored_lane
     assert stored is not None

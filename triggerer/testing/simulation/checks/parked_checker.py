@@ -25,7 +25,8 @@ class ParkedChecker:
 
     Args:
         fail: Called with the broken rule and the details.
-        is_hopeless: Returns True if the watcher rejected the message, or the store refused its events.
+        is_hopeless: Called with a watcher's id and a message's key. Returns True if the watcher rejected the message,
+            or the store refused the watcher's events of the message.
     """
 
     def __init__(

@@ -255,7 +255,7 @@ class World:
         return Declared(ref, self.class_of(row), row.kwargs)
 
     def delete_watcher(self, stream: Stream, watcher: int) -> None:
-        """Delete a watcher on purpose. In a world with files, delete its file, which counts as deleted only later."""
+        """Delete a watcher on purpose. In a world with files, delete its file, which takes effect after a delay."""
         self.checker.deleted.add(watcher)
         if self.files is None:
             self.withdraw(stream, watcher)

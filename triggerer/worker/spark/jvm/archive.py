@@ -29,8 +29,8 @@ class ClassArchive:
     """The archive for one Java and one Spark, even if it does not exist yet."""
 
     directory: Path
-    """The folder of all archives. The path is absolute, because Java stores the path of the base archive in our
-    archive.
+    """The folder of all archives. The path is absolute, because an archive contains the path of its base archive (see
+    `needs_base`).
     """
     key: str
     needs_base: bool

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _KILL_TIMEOUT: Final = ("spark.python.task.killTimeout", "2s")
 _MONITOR_S: Final = 2.0
-"""The interval at which Spark searches for Python workers of interrupted tasks. Spark kills such a worker a further
-`killTimeout` later. Source: PythonRunner.MonitorThread in Spark 4.1."""
+"""The interval at which Spark checks whether the task of a Python worker was interrupted. If it was, Spark waits for
+`killTimeout`, and then kills the worker. Source: PythonRunner.MonitorThread in Spark 4.1."""
 _MARGIN_S: Final = 0.5
 _ENDING_S: Final = 5.0
 """How long a Spark task may take to end once its Python worker is gone."""
