@@ -73,8 +73,8 @@ class PubSubEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         """Return the stream key.
 
-        A path in the connection's own project is shortened to the subscription's name. A process that cannot read the
-        connection raises an error for a path, because all processes must compute equal keys.
+        A path (`projects/PROJECT/subscriptions/NAME`) is shortened to NAME if PROJECT is the connection's project. All
+        processes must compute equal keys, so a process that cannot read the connection raises an error for a path.
 
         Raises:
             ConfigurationError: The subscription is a path, and the connection cannot be read.

@@ -116,6 +116,7 @@ def _config(app: Any, certificate: Certificate | None) -> uvicorn.Config:
         h11_max_incomplete_event_size=32 * 1024,
     )
     config.load()
-    # Replace uvicorn's TLS context, which allows old cipher suites, and asks for a key's password on the terminal.
+    # Use our own TLS context. The context that uvicorn makes allows old cipher suites, and asks for a key's password on
+    # the terminal.
     config.ssl = None if certificate is None else certificate.context
     return config

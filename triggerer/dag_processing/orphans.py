@@ -22,7 +22,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose own parent ends.
 
-    If the kernel refuses, as in some containers, such descendants become children of process 1 and are not killed.
+    If the kernel refuses, as in some containers, detached descendants become children of process 1 and are not killed.
 
     Source: prctl(2), PR_SET_CHILD_SUBREAPER; in Linux from version 3.4, not inherited by a fork.
     """

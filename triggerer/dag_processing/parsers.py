@@ -20,7 +20,7 @@ _ATTEMPTS: Final = 3
 
 
 class Parsers:
-    """Reads all files with one parser. If this parser dies, a second one reads the files it was reading, one at a time.
+    """Reads all files with one parser. If it dies, a second parser reads the interrupted files, one at a time.
 
     So each death of the second parser has one file as its probable cause. A file counts as broken once three parsers
     have died while reading it: an operator or a lack of memory may also kill a parser.

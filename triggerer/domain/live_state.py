@@ -28,8 +28,10 @@ class LaneLive:
     standing: str | None
     """Why the lane stands; None: it does not stand."""
     is_full: bool
-    """True if the lane's outstanding messages or bytes have reached their limit, so that the lane gets no further
-    message."""
+    """True from when the lane's outstanding messages or bytes reach their limit until they have fallen to half of it.
+
+    Meanwhile the lane gets no further message.
+    """
     lag_messages: int | None = None
     """Messages that wait at the broker, plus the outstanding messages. None: the producer cannot tell."""
 

@@ -69,9 +69,9 @@ class ClassLoad:
 class ClassLoader:
     """Loads one class after the other, because importing from the DAGs folder in several threads is not safe.
 
-    The next load starts after `_TURN_S` at the latest, so that a blocked module does not stop all loads. A load that
-    takes longer than `patience` settles with an error. Its class is not loaded again until the load's thread has ended.
-    Call all methods on the event loop's thread.
+    But a load that takes longer than `_TURN_S` no longer holds up the next load, so that a blocked module does not stop
+    all loads. A load that takes longer than `patience` settles with an error. Its class is not loaded again until the
+    load's thread has ended. Call all methods on the event loop's thread.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class Isolation:
     def proxy_class(
         self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
     ) -> type[BaseEventTrigger]:
-        """Return a proxy class with the arguments of `cls`, whose filter or `run()` runs in a thread or process.
+        """Return a proxy class with the arguments of `cls`. A proxy's filter or `run()` runs in a thread or process.
 
         Args:
             classpath: The path by which a process loads the class.

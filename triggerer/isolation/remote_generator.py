@@ -103,8 +103,8 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # If the event was sent ahead, the pump may not have pulled it yet, so wait for the pump. After the end of the
-        # stream the pump pulls nothing, and the runtime ignores what the filter yields.
+        # The isolated filter may have opened an event that was sent ahead, and that the pump has not pulled yet. Then
+        # wait for the pump. After the stream's end the pump pulls nothing, and the runtime ignores the filter's events.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 

@@ -85,8 +85,8 @@ class StreamMetrics:
     def _count_acked(self, live: StreamLive) -> int:
         """Return the number of acked messages. While a stream lives, the number never falls from scrape to scrape.
 
-        The number is `advanced` minus `rejected` minus `failed`. A message counts as failed before it counts as
-        advanced, so this difference can fall. In that case, return the number of the last scrape.
+        The number is `advanced` minus `rejected` minus `failed`. A rejected or failed message is subtracted before it
+        counts as advanced, so the difference can fall. Then the number of the last scrape is returned.
         """
         acked = max(live.advanced - live.rejected - live.failed, 0)
         consumed, before = self._acked.get(live.stream, (0, 0))

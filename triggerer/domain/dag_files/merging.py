@@ -98,7 +98,7 @@ def merge(
 def files_with_lost_definitions(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return the files among `paths` that no longer contain a definition in force, if no other file contains it.
+    """Return the files among `paths` that have lost a definition: it is in force, but now no file contains it.
 
     Args:
         files: All files of the folder. A broken file is never returned, because its definitions stay in force.

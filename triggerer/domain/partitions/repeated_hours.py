@@ -42,9 +42,10 @@ class _Overlap:
     length: timedelta
 
     def beginnings(self, part: timedelta) -> tuple[datetime, ...]:
-        """Return two instants with equal clock times at which a part of the day begins, earlier first; empty: none.
+        """Return two instants, earlier first, that show the same clock time, and at which a part of the day begins.
 
         For example, if the clock shows the time from 02:00 to 03:00 twice, an hour begins at both instants of 02:00.
+        The tuple is empty if no part begins in the repeated time.
 
         Args:
             part: The length of the parts, such as an hour.

@@ -113,7 +113,7 @@ class Timetable(ABC):
         return None
 
     def to_partition_date(self, key: str) -> datetime | None:
-        """Return the instant at which to search for the run with this key; None: keys do not name instants.
+        """Return the instant from which to search for the run with this key; None: keys do not name instants.
 
         The first data interval that starts at this instant or later must be the interval with this key.
 

@@ -26,7 +26,7 @@ class _WithAssets(DerivedTimetable):
 
     Args:
         timetable: A timetable without assets.
-        assets: An asset, an expression, an alias, or a list, which means all of its assets.
+        assets: An asset, an expression, an alias or a list. A list means all of its assets and aliases.
     Raises:
         DagError: `timetable` has assets itself, or `assets` names none.
     """

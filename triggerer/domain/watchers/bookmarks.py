@@ -11,7 +11,7 @@ from triggerer.domain.events import Fence, WatcherRef
 MAX_BOOKMARK_BYTES: Final = 1024 * 1024
 """The largest bookmark, as JSON. Each change writes the whole bookmark."""
 MAX_EVENTS: Final = 1_000
-"""The most events of one bookmark, because the bookmark and all its events are stored in one transaction."""
+"""The most events that a trigger may yield with one bookmark: they are stored with it in one transaction."""
 
 
 class BookmarkedEvent(Protocol):

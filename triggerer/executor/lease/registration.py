@@ -120,8 +120,8 @@ class Registration:
             with anyio.fail_after(timeout.total_seconds()):
                 async with self._database.transaction(commit_timeout=timeout) as session:
                     # Each heartbeat registers again, because another executor may have removed our row when this
-                    # executor seemed dead. If that executor took runs, they have a new epoch, and the store refuses our
-                    # results for them.
+                    # executor seemed dead. If that executor also took our runs, these runs have a new epoch, and the
+                    # store refuses our results for them.
                     await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry
                     )

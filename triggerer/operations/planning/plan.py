@@ -76,9 +76,15 @@ class DagPlan:
     dag_id: str
     change: Change
     before: Replayed | None
-    """The runs that the history makes under the present definition. None: no such definition, or `error` is set."""
+    """The runs that the recorded events make under the present definition.
+
+    None: there is no such definition, or `error` is set.
+    """
     after: Replayed | None
-    """The runs that the history makes under the new definition. None: no such definition, or `error` is set."""
+    """The runs that the recorded events make under the new definition.
+
+    None: there is no such definition, or `error` is set.
+    """
     queued: int
     """The number of events that wait for the DAG now, counted up to a limit for each asset."""
     dropped: int

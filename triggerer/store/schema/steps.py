@@ -31,9 +31,10 @@ from triggerer.store.schema.turns import turn
 _log = LazyLogger(__name__)
 
 OnStep = Callable[[AsyncSession, str | None, str], Awaitable[None]]
-"""Called after a migration with a session, the previous revision (None: there were no tables) and the new revision.
+"""Called after each migration. The arguments are a session, the previous revision and the new revision.
 
-The session's transaction is the migration's own, unless the migration ran outside of a transaction.
+A previous revision of None means that there were no tables. The session's transaction is the migration's own, unless
+the migration ran outside of a transaction.
 """
 _Work = Callable[[AsyncSession], Awaitable[None]]
 

@@ -68,7 +68,7 @@ class TriggerSpec:
 
 
 class MemberState(StrEnum):
-    """The state of a member. For each watcher, users see one of the first three states, or `catching_up`."""
+    """The state of a member. For each watcher, users see `waiting`, `running`, `failing` or `catching_up`."""
 
     WAITING = "waiting"
     RUNNING = "running"

@@ -1,7 +1,8 @@
 """Applications on a standalone cluster in cluster mode, through the master's REST server (`spark.master.rest.enabled`).
 
-A submitted application is found again by its driver's id. If that id was not stored, its name is searched on the
-master's page, which lists the active applications. For this, the name ends with the launch's tag.
+A submitted application is found again by its driver's id. If the id was not stored, the application's state is unknown
+while the master has any driver. The master's page lists the active applications, but not their drivers. An
+application's name ends with the launch's tag, so the reason for "unknown" can name the application.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Files(Protocol):
         """Return the names in a folder; empty if there is no such folder."""
 
     def visible_below(self, folder: str) -> list[str]:
-        """Return the sorted paths, relative to a folder, of all files below it that Spark's readers would see."""
+        """Return the files below the folder that Spark's readers would see, as sorted paths relative to the folder."""
 
     def read(self, path: str) -> str | None:
         """Return a file's text; None if there is no such file."""

@@ -97,7 +97,8 @@ class Output:
 
         Args:
             url: The URL of the database, as in `df.write.jdbc`.
-            table: The table's name as in SQL. The table must exist, and its schema must allow new tables.
+            table: The table's name as in SQL. The table must exist. The rows are first written into a new table, so the
+                user of the database must be allowed to create tables in the schema.
             key: The columns of a unique constraint. A row replaces the row with the same key. `()`: all rows are added.
             properties: Properties of the connection, such as `user` and `password`.
         Raises:

@@ -205,7 +205,7 @@ class Handover:
         )
 
     def _is_over(self, backlog: Backlog) -> bool:
-        """Return whether a queue's lane is empty. Then the backlog ends, even while the live filter is absent.
+        """Return whether the lane is a queue's and is empty. Then the backlog ends, even if the live filter is absent.
 
         An absent watcher falls behind again at the lane's next message.
         """

@@ -83,7 +83,7 @@ class ParkedChecker:
         self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # The attempt is allowed: no probe has passed, the message is another one, or a new catch-up has started.
+            # No violation: no probe has passed, the filter gets another message, or a new catch-up has started.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:

@@ -1,7 +1,7 @@
 """Clears the traces of a run from a JVM, so that the next run does not see them.
 
-All Spark sessions of a JVM share its context, its cache and its Java objects. This module uses internals of PySpark and
-Spark.
+All Spark sessions of a JVM share the Spark context, the cache of data and the Java objects. This module uses internals
+of PySpark and Spark.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # `die_with_writer` lets the kernel kill the process group to which this process belongs at the call. So leave the
-    # JVM's group first. PySpark calls setpgid too, but only later.
+    # When a lifeline's writer is gone, the kernel kills the group that this process had when it called
+    # `die_with_writer`. So leave the JVM's group first. PySpark calls setpgid too, but only later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
