@@ -692,8 +692,7 @@ current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar(
 def reject_shared_stream_event(reason: str | None = None) -> None:
     """Reject the raw event that the calling filter pulled last, because the event can never be processed.
 
-    The event counts as rejected, and is resolved at once. The message goes to the source's dead letters, or is set
-    aside for the watcher.
+    The event is resolved at once. Its message goes to the source's dead letters, or is set aside for the watcher.
 
     Call this function before the filter pulls the next event. Otherwise it only issues a warning. The filter's child
     tasks, and functions in `asyncio.to_thread`, may call it, too.

@@ -258,7 +258,7 @@ class NotSetAside(StoreError):
 
 
 class LeaseLost(StoreError):
-    """Another process owns the lease now. Nothing was written. Stop working on the stream or the runs of the lease."""
+    """This process does not own the lease any longer. Nothing was written. Stop working on its stream or its runs."""
 
 
 class StoreRestored(StoreError):

@@ -19,7 +19,7 @@ from triggerer.timetables import DataInterval, TickTimetable
 
 @dataclass(frozen=True)
 class TradingDaysTimetable(TickTimetable):
-    """A run after each session of an exchange: `delay` after its close, which may be an early close."""
+    """Makes a run after each session of an exchange: `delay` after the session's close, even if it closes early."""
 
     exchange: str
     delay: timedelta = timedelta(0)

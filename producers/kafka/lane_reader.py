@@ -160,9 +160,9 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # The position may list the cuts that were known when its message was read (`CutTopic`). If the group knows
-        # another cut before the position, new messages between that cut and the position have not been read. So go back
-        # to the cut.
+        # The position may list the cuts that were known when its message was read (`CutTopic`). The group may know a
+        # newer cut, which begins at or before the position. Then the offsets from this cut to the position have new
+        # messages, which were not read. So begin at the cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])

@@ -16,8 +16,8 @@ from triggerer.pluginkit import guarding
 T = TypeVar("T")
 
 _SDK_ERRORS: Final = (AzureError, OSError, TimeoutError, ValueError, AttributeError, RuntimeError)
-# The SDK raises ValueError if a receiver was shut down, or if Service Bus answers an attach without a source. It raises
-# AttributeError or RuntimeError if its connection ends during a call.
+# The SDK raises ValueError if a receiver was shut down, or if the broker's AMQP frame `attach` names no source. The SDK
+# raises AttributeError or RuntimeError if the connection ends during a call.
 
 _TRACKING: Final = re.compile(
     r"\s*(TrackingId|Reference|SystemTracker|Timestamp):\S+|\s*For more information.*$"

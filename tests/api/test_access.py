@@ -464,7 +464,7 @@ async def test_too_many_requests_of_one_token_are_told_when_to_come_again(api: A
 async def test_a_request_succeeds_though_the_last_use_of_its_token_is_not_stored(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store may be busy with other changes. The time of the last use is only information for people."""
+    """The time of the last use is only information for people. So a busy store must not fail the request."""
 
     @asynccontextmanager
     async def refuse() -> AsyncIterator[AsyncSession]:

@@ -291,8 +291,9 @@ def _watcher(
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     identity = None
     if key is None and has_bookmark(kind):
-        # Two watchers must not share a bookmark. So the trigger's digest includes the watcher's digest.
-        # The bookmark must survive a change of the arguments. So the watcher's digest alone names the stream.
+        # Watchers with equal trigger digests would share one trigger and its bookmark. So the trigger's digest includes
+        # the watcher's digest. The bookmark must survive a change of the arguments. So the stream's digest depends only
+        # on the watcher.
         name = stream_name(again.describe_stream(), classpath)
         identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
         digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)

@@ -50,7 +50,7 @@ class ParserSettings:
 
 
 class ParserProcess:
-    """Runs one parser at a time. When the parser dies, the next one receives the files that were not begun.
+    """Runs one parser at a time. When a parser dies, the next parser receives the files that the first had not begun.
 
     Args:
         deliver: Called with the definitions of a file.

@@ -22,8 +22,8 @@ _ATTEMPTS: Final = 3
 class Parsers:
     """Reads all files with one parser. If it dies, a second parser reads the interrupted files, one at a time.
 
-    So each death of the second parser has one file as its probable cause. A file counts as broken once three parsers
-    have died while reading it: an operator or a lack of memory may also kill a parser.
+    So each death of the second parser has one file as its probable cause. But an operator or a lack of memory may also
+    kill a parser. So a file counts as broken only once three parsers have died while reading it.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:

@@ -50,8 +50,8 @@ class Flow:
     """Seconds from publishing the first message until all messages of the backlog had durable asset events."""
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
-    """The Unix time at which the backlog was worked off; None until then. Latencies of later messages are reported
-    separately, because these messages do not wait behind a backlog."""
+    """The Unix time from which all messages of the backlog had durable asset events; None until then. Later messages do
+    not wait behind a backlog, so their latencies are reported separately."""
     _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property

@@ -153,7 +153,7 @@ class Executor:
                 slot.cut_short()
 
     def mark_lease_acquired(self, guard: LeaseGuard) -> None:
-        """Continue under a guarded lease. First, a sweep finds the runs that other executors took before this lease."""
+        """Continue under a new lease and its guard. First, sweep: other executors may have taken runs meanwhile."""
         self.guard = guard
         self._has_lease = True
         self._sweeps.ask()

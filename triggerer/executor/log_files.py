@@ -66,8 +66,8 @@ class LogFiles:
             with self._works:
                 return function(*arguments)
 
-        # Shield the call, because the executor also ends logs while the service stops. RuntimeError: no thread can be
-        # started.
+        # Shield the call from cancellation, because the executor also ends logs while the service stops. RuntimeError
+        # means that no thread can be started.
         with anyio.move_on_after(_PATIENCE_S, shield=True), suppress(RuntimeError):
             return await to_thread.run_sync(call, abandon_on_cancel=True)
         return None

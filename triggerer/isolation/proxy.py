@@ -38,9 +38,10 @@ class IsolationSettings:
     """Which triggers have a thread or process of their own, and the settings of these processes."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """Where triggers run, by class path or by `<asset>/<watcher>`. If there are both, the watcher's entry counts.
+    """Maps a trigger's class path, or a watcher as `<asset>/<watcher>`, to the place where the trigger runs.
 
-    Triggers without an entry run on the service's event loop.
+    If a trigger has an entry of each kind, the watcher's entry counts. A trigger without an entry runs on the service's
+    event loop.
     """
     dags_folder: Path | None = None
     allowed_modules: tuple[str, ...] = ()

@@ -23,8 +23,8 @@ _WORDS: Final = (
     r"|connection[._-]?string|(?<![a-z])sas(?![a-z])|(?<![a-z])sig(?:nature)?(?![a-z])|cookie|bearer"
 )
 _SECRET_KEY: Final = re.compile(_WORDS, re.IGNORECASE)
-# Keys such as `credentials.provider` and `token_file` contain the words of secret keys. But their values are names of
-# classes or files, or switches. Such values are no secrets, and an operator must see them.
+# Keys such as `credentials.provider` and `token_file` contain the words of secret keys. But these values are no
+# secrets: they are switches, or names of classes or files, which an operator must see.
 _NO_SECRET: Final = re.compile(
     r"(provider([._-](path|type))?|[._-]type|enabled?|(?<=key)_?name|[._-](file|path))$",
     re.IGNORECASE,

@@ -29,8 +29,8 @@ from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
 _IMPORT_ENDED: Final = 90
-"""The exit code if the import did not end its process: it returned or raised an exception. The service can handle
-either.
+"""The exit code if the importing process survived: the import returned, or raised an exception. The service can import
+such a file.
 """
 
 

@@ -84,7 +84,10 @@ class SparkHolder:
         return SparkSettings.from_json(self._values)
 
     def why_waiting(self) -> str | None:
-        """Return the reason why the session waits for its cluster. None: it does not wait. Any thread may call this."""
+        """Return the reason why the session waits for its cluster. Any thread may call this method.
+
+        None: the session does not wait, or has been opening for at most `_OPENING_S`.
+        """
         from triggerer.worker.spark import why_waiting
         from triggerer.worker.spark.settings import master_of
 

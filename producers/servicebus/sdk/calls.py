@@ -38,7 +38,7 @@ class Calls:
 
         Raises:
             BrokerUnavailable, BrokerRefused: The call failed, or was not answered in time.
-            The SDK's own error: The lock is lost.
+            The SDK's own error: The lock is lost, or the message was settled before.
         """
         try:
             with anyio.fail_after(self._timeout_s):

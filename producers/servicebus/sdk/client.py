@@ -347,7 +347,7 @@ async def close(receiver: Any) -> None:
     """Detach and disconnect, in any state. Call `drain` first, so that no further message comes."""
     handler = receiver._handler
     if handler is not None and handler._link is not None:
-        # With a credit of 0, the SDK skips its own drain, which would wait for two seconds without a frame.
+        # If the credit is 0, the SDK skips its own drain, which would end only after two idle waits.
         handler._link.current_link_credit = 0
         handler._received_messages = queue.Queue()
     connections = [one._connection for one in receiver.handlers if one._connection is not None]

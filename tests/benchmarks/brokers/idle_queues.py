@@ -1,7 +1,8 @@
 """Measures the cost of watchers without messages, by broker: `python -m tests.benchmarks.brokers.idle_queues`.
 
 The cases are one watcher, 100 watchers on one queue, and 100 queues with one watcher each. A separate process runs the
-watchers under the real runtime, without a database. A proxy counts the process's requests to the broker, roughly.
+watchers under the real runtime, without a database. A proxy counts the process's requests to the broker. These counts
+are rough.
 """
 
 from __future__ import annotations

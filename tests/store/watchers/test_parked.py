@@ -242,7 +242,10 @@ async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_
 async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
     database: Database,
 ) -> None:
-    """The watcher moves to another consumer group of the topic, and parks the message again, under the same key."""
+    """A watcher parks a message, moves to another consumer group of the topic, and parks the message again.
+
+    Both times the message has the same key.
+    """
     await _watchers(database)
     other = FENCE._replace(stream_digest="other")
     await add_stream(database, other)

@@ -56,7 +56,7 @@ anyio.run(parse_once, Path(sys.argv[1]))
 
 @pytest.fixture
 def note(tmp_path: Path) -> Path:
-    """The path where the DAG file writes the id of the process that imports it, and of a process that it starts."""
+    """The path where `hangs.py` writes two process ids: of the process that imports `hangs.py`, and of its child."""
     (tmp_path / "hangs.py").write_text(HANGS)
     return tmp_path / "children"
 

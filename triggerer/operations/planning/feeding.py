@@ -18,7 +18,7 @@ from triggerer.domain.dag_files.merging import AssetKey, Folder
 from triggerer.domain.schedules import condition_in_json
 
 Members = Mapping[str, frozenset[Asset]]
-"""By alias, the assets to which the alias resolves: tasks have emitted events of these assets through the alias."""
+"""Maps each alias to its assets: tasks have emitted events of these assets through the alias."""
 _Key = tuple[str, str | None]
 """The name and URI of an asset, or the name of an alias and None."""
 

@@ -36,7 +36,7 @@ _CALLBACK_RUNNING: Final = "running"
 
 @dataclass(frozen=True, slots=True)
 class DagUse:
-    """The facts that decide whether a DAG may be deleted: it must be stale, and none of its runs may be busy."""
+    """The facts that decide whether a DAG can be deleted. Only a stale DAG without a busy run can be deleted."""
 
     path: str
     is_stale: bool

@@ -12,7 +12,7 @@ from triggerer.store.schema.models import DagRun
 async def is_current(session: AsyncSession, *, executor: str, run_pk: int, epoch: int) -> bool:
     """Return whether the run is running, in the attempt with this epoch, on this executor.
 
-    The result is False if the executor seemed dead for a while, because its runs were then queued again.
+    For example, the result is False if the executor seemed dead for a while: its runs were then queued again.
     """
     found = await session.scalar(
         select(DagRun.id).where(

@@ -12,7 +12,7 @@ from triggerer.streams.delivery.lane import Entry, Lane
 class Admission:
     """Decides for one subscriber which messages its filter receives, and for which watchers the derived events count.
 
-    The subscriber asks only while a lane of the stream has a backlog, or if the filter was absent.
+    The subscriber calls `admits` only while a lane of the stream has a backlog, or if the filter was absent.
     """
 
     __slots__ = ("_member", "_missed_to", "open_source", "sent_ahead", "was_absent")

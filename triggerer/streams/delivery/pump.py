@@ -20,8 +20,9 @@ from triggerer.streams.loop_tick import LoopTick
 _BURST: Final = 512
 """The most events that the pump handles before it lets other tasks run."""
 _REQUEST: Final = 2_048
-"""The most events of one lane in one advance, if lanes advance side by side. It is larger than `_BURST`, because each
-advance is a request to the broker.
+"""The most events of one lane in one advance, if lanes advance side by side.
+
+Each advance is a request to the broker. So a number above `_BURST` saves requests.
 """
 
 

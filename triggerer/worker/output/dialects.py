@@ -7,7 +7,7 @@ can commit.
 Spark's connection commits after each call, so a single call must store the token and move the rows:
 
 - PostgreSQL does both in one statement.
-- Most databases accept several statements in one call: BEGIN, the two statements, and COMMIT.
+- Most other databases accept several statements in one call: BEGIN, the two statements, and COMMIT.
 - Derby and SQLite get a database trigger that moves the rows when the token is stored.
 """
 

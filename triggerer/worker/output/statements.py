@@ -33,7 +33,7 @@ class Statements:
 
     @property
     def draft(self) -> str:
-        """The name of the draft table, in the target's schema. If the draft has a database trigger, also its name."""
+        """The name of the draft table, in the target's schema. A database trigger of the draft has the same name."""
         return f"{self._prefix}{DRAFT}_{self._digest}_{self.mark}"
 
     def select_mark(self) -> str:

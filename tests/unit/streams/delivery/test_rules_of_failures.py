@@ -270,7 +270,7 @@ async def test_the_time_that_was_given_once_more_is_no_reason_to_give_more(
         assert (early.error, late.error) == (None, None)
         await service.pass_time(0.1)
         assert isinstance(early.error, AckTimeout)
-        # Without the blocked loop, the event would have been due at 14 s. `late` had its full time again.
+        # Event 1 was due at 14 s. The extended wait for `early` gave `late` two more seconds, but no further time.
         assert isinstance(late.error, AckTimeout)
 
 

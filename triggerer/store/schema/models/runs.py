@@ -52,7 +52,7 @@ class DagRun(Base):
         Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
         # This index finds the failed runs about which no notification was made.
         Index("ix_dag_run_untold", "ended_at", sqlite_where=_UNTOLD),
-        # AUTOINCREMENT: queue entries refer to runs by id, so SQLite must not use an id again; see `AssetEvent`.
+        # AUTOINCREMENT: queue entries refer to runs by id. So SQLite must not give a deleted run's id to a new run.
         {"sqlite_autoincrement": True},
     )
 

@@ -149,8 +149,8 @@ class FallingBehindInQueues(FallingBehind):
     ) -> AdvanceOutcome:
         """Return an outcome that makes the broker redeliver the message.
 
-        A subscriber that skipped the message because its watchers are behind counts as failed: nothing was stored for
-        these watchers.
+        Nothing is stored for the watchers that are behind. So a subscriber that skipped the message for these watchers
+        counts as failed, although it acked the message.
         """
         selectors = self._state.selectors
         missed_by = {

@@ -29,7 +29,7 @@ _BATCH: Final = 20
 _MOST: Final = 100
 """A queue's probes are chosen from at most this number of messages."""
 _WAIT_S: Final = 2.0
-"""The time limit for one reading of the log for probes. At the lane's end, `read_lane` waits for ever."""
+"""The time limit for reading probes from a log. Without a limit, `read_lane` would wait at the lane's end for ever."""
 
 
 class _LaneProbes:

@@ -41,7 +41,9 @@ class Waiting(Protocol):
 
 
 class LaneTail:
-    """The newest broadcasts of one lane since a watcher fell behind there, in order, for all backlogs of the lane.
+    """The newest messages that were broadcast in a lane after a watcher fell behind in the lane, in order.
+
+    All backlogs of the lane share these messages.
 
     A watcher that has read the log up to the oldest of these messages continues in memory. Otherwise the watcher might
     never reach the end of a busy lane. Redelivered messages are not added again.

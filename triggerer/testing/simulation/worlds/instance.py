@@ -321,7 +321,10 @@ class Instance:
         return list(self._leased_streams.values())
 
     def record_end(self, fence: Fence) -> None:
-        """Record that the instance stops a stream. If its lease cannot be released, the stream may start again."""
+        """Record that the instance stops a stream.
+
+        If the release of the lease fails, the instance may start the stream again under the same lease.
+        """
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
