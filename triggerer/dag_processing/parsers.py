@@ -83,9 +83,9 @@ class Parsers:
 
     def _record_death(self, exit_code: int, reading: Collection[str]) -> None:
         for path in reading:
-            # NOT_NOW means that the parser could not fork. The file is probably not the cause.
+            # NOT_NOW means that the parser could not fork. The file is not the cause, so it is always tried again.
             self._deaths[path] += exit_code != NOT_NOW
-            if self._deaths[path] < _ATTEMPTS:
+            if exit_code == NOT_NOW or self._deaths[path] < _ATTEMPTS:
                 self._alone.parse_nowait([path])
             else:
                 self._deliver(_deadly(path, exit_code))

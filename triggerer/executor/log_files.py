@@ -26,11 +26,13 @@ _PATIENCE_S: Final = 5.0
 class LogFiles:
     """Reads and writes runs' logs in a thread, because the file system may hang.
 
-    The object does one call at a time. After `_PATIENCE_S`, a caller stops waiting for its call, which continues in the
-    thread. Until the thread is free, further calls do nothing, so a log may lack its last line.
+    The object does one call at a time, and other callers wait. After `_PATIENCE_S`, a caller stops waiting. If its call
+    has begun, the call continues in the thread. Until the thread is free, further calls do nothing, so a log may lack
+    its last line.
     """
 
     def __init__(self) -> None:
+        self._turn = anyio.Lock()
         self._works = threading.Lock()
         """Locked by the thread while it reads or writes, even if the caller no longer waits."""
 
@@ -59,9 +61,6 @@ class LogFiles:
         return await self._in_thread(tail, path) or ""
 
     async def _in_thread(self, function: Callable[..., T], *arguments: str | Path) -> T | None:
-        if self._works.locked():
-            return None
-
         def call() -> T:
             with self._works:
                 return function(*arguments)
@@ -69,5 +68,8 @@ class LogFiles:
         # Shield the call from cancellation, because the executor also ends logs while the service stops. RuntimeError
         # means that no thread can be started.
         with anyio.move_on_after(_PATIENCE_S, shield=True), suppress(RuntimeError):
-            return await to_thread.run_sync(call, abandon_on_cancel=True)
+            async with self._turn:
+                # If the lock is locked, an abandoned call hangs in the thread.
+                if not self._works.locked():
+                    return await to_thread.run_sync(call, abandon_on_cancel=True)
         return None

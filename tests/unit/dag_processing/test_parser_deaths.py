@@ -298,7 +298,10 @@ async def test_a_parser_that_is_to_end_leaves_nothing_that_a_file_has_detached(
         parsers.parse_nowait(["a.py"])
         await until((tmp_path / "done").exists, timeout=20)
         assert parsers.pid is not None
-        left = psutil.Process(parsers.pid).children(recursive=True)
+        parser = psutil.Process(parsers.pid)
+        # Until it has ended, the process that detaches another one is a fifth.
+        await until(lambda: len(parser.children(recursive=True)) == 4)
+        left = parser.children(recursive=True)
         tasks.cancel_scope.cancel()
     assert len(left) == 4
     await _all_end(left)
@@ -416,4 +419,45 @@ async def test_a_file_that_changes_while_it_ends_its_last_parser_is_read_again(
         await until(lambda: parsed, timeout=20)
         assert parsers.is_idle
         tasks.cancel_scope.cancel()
+    assert [file.is_broken for file in parsed] == [False]
+
+
+# Python imports this module when a parser starts. While the file `full` exists, one fork fails.
+FULL_MACHINE = """\
+import errno, os
+from pathlib import Path
+full, fork = Path({folder!r}, "full"), os.fork
+def fork_once_there_is_room():
+    if full.exists():
+        full.rename(full.with_name("was_full"))
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+os.fork = fork_once_there_is_room
+"""
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_a_corrected_file_whose_parser_cannot_fork_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dags, site = tmp_path / "dags", tmp_path / "site"
+    dags.mkdir()
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(FULL_MACHINE.format(folder=str(tmp_path)))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    bad = dags / "bad.py"
+    bad.write_text(KILLS_ITS_PARENT.format(signal="SIGKILL"))
+    parsed: list[ParsedFile] = []
+    parsers = Parsers(ParserSettings(dags), parsed.append)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parsers.run)
+        parsers.parse_nowait(["bad.py"])
+        await until(lambda: parsed, timeout=20)
+        assert parsed.pop().is_broken
+        bad.write_text("x = 1\n")
+        (tmp_path / "full").touch()
+        parsers.parse_nowait(["bad.py"])
+        await until(lambda: parsed, timeout=20)
+        tasks.cancel_scope.cancel()
+    assert (tmp_path / "was_full").exists()
     assert [file.is_broken for file in parsed] == [False]

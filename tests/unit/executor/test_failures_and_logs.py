@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from triggerer.executor.log_files import LogFiles
 from triggerer.worker.failures import explain, storable
 from triggerer.worker.logs import writing
 from triggerer.worker.logs.reading import tail
+from triggerer.worker.logs.writing import append_line
 
 
 def test_a_log_lies_under_its_dag_and_run_with_readable_names() -> None:
@@ -129,6 +131,27 @@ async def test_a_log_that_cannot_be_written_does_not_keep_a_run_from_ending(tmp_
     (tmp_path / "logs").touch()
     await LogFiles().end(log_path(str(tmp_path), "d", "r"), "r", "cancelled")
     assert (tmp_path / "logs").read_text() == ""
+
+
+async def test_a_log_that_ends_while_another_is_written_gets_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def append_slowly(path: str, line: str) -> None:
+        begun.set()
+        go_on.wait(60)
+        append_line(path, line)
+
+    monkeypatch.setattr(log_files, "append_line", append_slowly)
+    files, paths = LogFiles(), [tmp_path / "first.log", tmp_path / "second.log"]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(files.end, str(paths[0]), "r", "cancelled")
+        assert await anyio.to_thread.run_sync(begun.wait, 60)
+        tasks.start_soon(files.end, str(paths[1]), "r", "cancelled")
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+    assert [path.exists() for path in paths] == [True, True]
 
 
 async def test_a_log_whose_file_system_hangs_is_done_without(
