@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class OwnThread:
-    """Makes one call at a time in a thread of its own, because a hanging file system must not use up shared threads."""
+    """Makes calls in a thread, one at a time.
+
+    The thread does not count towards anyio's limit of threads, which a hanging file system could use up.
+    """
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
@@ -27,7 +30,7 @@ class OwnThread:
 
         The function must not raise RuntimeError: `call` takes that error for a lack of threads, and tries again.
 
-        Cancellation: The call continues, and its result is dropped.
+        Cancellation: The call continues, and its result is dropped. The next call uses another thread.
         """
 
         async def attempt() -> T:

@@ -92,7 +92,10 @@ def _notify(target: Any, message: NotificationText) -> str | None:
 
 
 def _without_secrets(text: str, url: str, target: Any) -> str:
-    """Hide the pieces of the URL in the text, except the pieces that the target's `url(privacy=True)` shows."""
+    """Hide the pieces of the URL in the text.
+
+    Pieces of fewer than `_SHORTEST` characters stay, and pieces that the target's `url(privacy=True)` shows.
+    """
     shown = set(_PIECE.findall(target.url(privacy=True)))
     pieces = {one for one in _PIECE.findall(url) if len(one) >= _SHORTEST} - shown
     for piece in sorted(pieces, key=len, reverse=True):

@@ -17,7 +17,7 @@ from triggerer.errors import DagError
 from triggerer.nearest import hint
 
 _UNEXPECTED: Final = re.compile(r"([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'")
-"""The start of Python's message. The function is known only from the message, because its call never began."""
+"""Matches Python's message. The traceback does not show the called function, because its call never began."""
 _MADE_BY: Final = (".__init__", ".__new__")
 """Endings of the function's name in Python's message, if a class was called."""
 _NOT_THERE: Final = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")

@@ -81,7 +81,7 @@ class ApiChild:
         return child.returncode or 0
 
     async def _pass_on_announcements(self, child: ChildProcess) -> None:
-        """Tell the child at most once a second what changed, so that the API can tell its clients."""
+        """Send the announced changes to the child, at most once a second. The API passes them on to its clients."""
         with self._database.wakeups.subscribe(*Signal) as subscription, suppress(ChannelClosed):
             while True:
                 announced = await subscription.wait()

@@ -190,7 +190,7 @@ class SparkHolder:
         """Return a sentence that says how the driver ended. None: the driver has not ended, or there is no driver.
 
         Args:
-            error: The error of a try. If the error is a lost connection, wait a moment, because the JVM may be ending.
+            error: The error of a try. After a lost connection the method waits a moment, because the JVM may be ending.
         """
         if self._driver is None:
             return None

@@ -302,7 +302,7 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
 async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor loses its lease, so the run's worker is killed, and gets a new lease at once.
+    """The executor loses its lease, which kills the run's worker. The executor gets a new lease at once.
 
     The first sweep still counts the run as running, because the run's worker has not ended yet. So
     a second sweep must queue the run again.

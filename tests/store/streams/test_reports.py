@@ -78,7 +78,7 @@ async def test_the_report_of_a_streams_owner_is_shown_with_it(watched_stream: Da
     assert (shown.paused, shown.paused_reasons) == ('lane full: "a"', ["lane_full"])
     assert shown.reported_at is not None
     assert shown.history is not None
-    # The history has one value a minute. The two reports may belong to two minutes, so sum up its values.
+    # The history has one value a minute. The two reports may belong to two minutes, so add up all values.
     assert (shown.history.lag[-1], sum(map(int, shown.history.consumed))) == (12, 7)
     assert timedelta(0) <= shown.reported_at - shown.history.since < timedelta(minutes=2)
     assert [(lane.lane, lane.outstanding, lane.paused) for lane in shown.lanes] == [

@@ -658,7 +658,7 @@ async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_par
 
 
 async def test_a_text_that_no_database_takes_is_refused_alone(database: Database) -> None:
-    """In an earlier version, such a text ended the task that stores messages, and with it the service."""
+    """In an earlier version, half a surrogate pair ended the task that stores messages, and with it the service."""
     await _watchers(database)
     async with _writing(database) as writer:
         good, bad = await _store(writer, _kept(0), replace(_kept(1), lane="half \ud800"))

@@ -152,7 +152,7 @@ async def test_a_file_found_broken_while_another_was_out_of_sight_is_read_again(
 async def test_a_folder_that_is_deleted_and_made_anew_is_watched_again(
     database: Database, full: Path
 ) -> None:
-    """The new folder may get the inode of the deleted folder, and then looks like the same folder."""
+    """The new folder may get the inode of the deleted folder. Then its inode does not show that the folder is new."""
     async with processing(database, full):  # scanned every hour
         for name in ("first", "second"):
             shutil.rmtree(full)

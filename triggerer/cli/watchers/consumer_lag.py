@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, SourceLag]:
-    """Return the consumer lag by stream id. This process connects to the sources, so it needs settings and access."""
+    """Return the consumer lag by stream id. The command connects to the sources itself, so it needs credentials."""
     import logging
 
     import anyio

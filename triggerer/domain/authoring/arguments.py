@@ -198,7 +198,7 @@ def _results_in(value: Any) -> Iterator[Result]:
 def _filled(value: Any, results: Mapping[str, Any]) -> Any:
     if (result := result_of(value)) is not None:
         return result.value(results)
-    # A value without results is not copied, because its class may not allow a copy made of its items.
+    # Do not copy a value without results: its class may be one that this function cannot copy.
     if next(_results_in(value), None) is None:
         return value
     if isinstance(value, dict):

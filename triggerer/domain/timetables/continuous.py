@@ -18,7 +18,7 @@ from triggerer.domain.timetables.clock import now
 
 @dataclass(frozen=True, slots=True)
 class ContinuousTimetable(Timetable):
-    """A run as soon as the last run has ended, one at a time. As a DAG's schedule, write `@continuous`.
+    """Starts a run as soon as the last run has ended. As a DAG's schedule, write `@continuous`.
 
     The data interval is the time since the end of the last run's interval.
     """

@@ -8,7 +8,10 @@ from enum import Enum, auto
 from typing import Final, Protocol, TypeVar
 
 _WARMING_S: Final = 60.0
-"""How long runs wait for a session that is opening. A session that takes longer may be waiting for its cluster."""
+"""How long runs wait for a session to open.
+
+A session that takes longer may be waiting for its cluster, so runs no longer wait for it.
+"""
 
 
 class Spark(Enum):

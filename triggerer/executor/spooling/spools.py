@@ -24,7 +24,10 @@ _log = structlog.get_logger(__name__)
 
 _MODULE: Final = "triggerer.executor.spooling.child"
 _AT_ONCE: Final = 2
-"""The most processes that write at the same time. Further runs wait, because all processes share the processors."""
+"""The most child processes that write events at the same time.
+
+Further runs wait, because more processes would take processor time from one another.
+"""
 
 
 class Spools:

@@ -98,7 +98,7 @@ class DagPlan:
     due_after: int
     """The number of runs that will be due immediately under the new definition."""
     next_before: datetime | None
-    """When the present timetable has its next run, after the runs that are due now. None: it has no further run."""
+    """The instant of the present timetable's next run, after the runs that are due now. None: no further run."""
     next_after: datetime | None
     holds_after: tuple[str, ...]
     """The reasons, such as a pause, why only `due_after` runs will be due immediately under the new definition."""

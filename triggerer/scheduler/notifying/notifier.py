@@ -6,7 +6,7 @@ A target gets the message about an occurrence at least once:
 
 - One transaction records the occurrence as reported and queues the message. So a crash loses no message, and only one
   instance queues the message.
-- If the process ends after the sending, and before the commit that deletes the message, the target gets it twice.
+- If the process ends between the sending and the commit that deletes the message, the target gets the message twice.
 - Exception: a message is dropped once it has waited for a day, or once 200 newer messages wait for its target.
 
 The notifier runs in the scheduler's process. It searches for occurrences when runs have ended, when

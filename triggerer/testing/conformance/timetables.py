@@ -108,7 +108,7 @@ class TimetableConformance:
                 )
 
     def test_after_years_without_catch_up_few_runs_lie_in_the_past(self) -> None:
-        """The timetable may return up to two runs in the past. The next run must lie in the future."""
+        """The timetable may first return up to two missed runs. The run after them must lie in the future."""
         self._needs(self.catches_up, "catches_up")
         for moment in self.moments:
             last = self._ask(moment, None, TimeRestriction(moment, None, catchup=True))

@@ -79,7 +79,7 @@ async def _rename_assets(
 
 
 async def _record_identity(session: AsyncSession, row: Asset) -> None:
-    """Store the name and URI that an asset has before it is renamed, if events were recorded under them."""
+    """Store an asset's name and URI before the asset is renamed, if events were recorded under this name and URI."""
     last = await session.scalar(
         select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == row.id)
     )

@@ -110,7 +110,10 @@ def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
 
 
 def draw_follower(rng: Random, dag_id: str) -> Dag:
-    """Draw a partitioned DAG that waits for other DAGs' outlets. The keys of their events come from timetables."""
+    """Draw a partitioned DAG whose assets are outlets of other DAGs.
+
+    The partition keys of these assets' events come from timetables.
+    """
     return draw_dag(rng, dag_id, _draw_keyed_by_time(rng))
 
 
