@@ -5,7 +5,7 @@
 TREE is a checkout of an earlier commit. It is compared with the checkout that runs this module.
 
 Between two starts of the same code, the processor time of a message differs by 10 %, but the number of instructions
-only by 1 %. The kernel's instructions and cache misses do not count.
+only by 1 %. Callgrind counts neither instructions of the kernel nor cache misses.
 
 The benchmark needs Debian's package `valgrind`. It makes the service about fifty times slower, so the rate is low.
 """

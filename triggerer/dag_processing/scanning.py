@@ -63,7 +63,7 @@ def scan_again(folder: Path, before: Scanned) -> Scanned:
 
 
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
-    """Return the scan `now`. A part that is out of sight now keeps its files from the scan `before`."""
+    """Return the scan `now`, with the files that the scan `before` found in the parts that are out of sight now."""
     unmounted = {relative for relative in now.devices if _is_unmounted(relative, before, now)}
     reasons = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
     seen = Scanned(now.files, dict(sorted((now.unreadable | reasons).items())))

@@ -77,7 +77,7 @@ class FolderWatch:
     async def _watch(self, end: anyio.Event) -> float:
         """Watch until `end`, or until the watch fails. Return the number of seconds until the next try."""
         try:
-            # Do not use the paths in `changes`: watchfiles may merge changes, or report a renamed file by its old path.
+            # `changes` does not tell which files changed: watchfiles may merge changes, or report a file's old name.
             async for changes in awatch(
                 self._folder,
                 watch_filter=None,

@@ -173,8 +173,8 @@ class TriggerHost:
     async def _run_streams(self, is_ready: anyio.Event) -> None:
         """Run the streams until `_stop` has drained and stopped them. Set `is_ready` once streams can be added.
 
-        Without the shield, a cancellation of the host would cancel the streams before `_stop` could drain them. The
-        shield ends in time, because `_stop` has deadlines.
+        A cancellation of the host must not cancel the streams before `_stop` has drained them. So they run in a
+        shielded scope. The scope ends in time, because `_stop` has deadlines.
         """
         with anyio.CancelScope(shield=True):
             async with self._factory, self._manager, anyio.create_task_group() as tasks:

@@ -91,7 +91,10 @@ class PackedError(NamedTuple):
         return cls(pickled, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
 
     def unpack(self) -> Exception:
-        """Return the error, or a `PluginError` with its text. A note has the traceback from the other process."""
+        """Return the error or, if it was not sent or cannot be unpickled, a `PluginError` with its text.
+
+        A note on the returned error has the traceback from the other process.
+        """
         error = self._unpickled() or PluginError(self.text)
         error.add_note(f"In the other process:\n{self.trace}")
         return error

@@ -31,7 +31,7 @@ class LogBounds(Protocol):
 
 
 def may_be_same(one: str | None, other: str | None) -> bool:
-    """Return whether two ids may be of one incarnation of a topic. None: the brokers reported no id."""
+    """Return whether two ids may be of one incarnation of a topic. An unknown id (None, of old brokers) may be any."""
     return one == other or None in (one, other)
 
 

@@ -84,8 +84,8 @@ class ConnectionSettings:
         }
         for key in values:
             if key not in known:
-                # If no known key is similar and there are more than 20 keys, `hint` returns None. Then name the nearest
-                # key instead of all keys.
+                # If no known key is similar, `hint` lists all known keys. With more than 20 keys, `hint` returns None.
+                # Then name only the nearest key.
                 closest = f"the nearest key is {nearest(key, known, cutoff=0)!r}"
                 raise ConfigurationError(
                     f"unknown key {key!r} in {where}", hint=hint(key, known) or closest

@@ -29,7 +29,7 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
         rows: The rows of one DAG, as `rows_by_dag` yields them.
         partitions: The DAG's partition queue. None: the DAG is not scheduled by partition keys.
     Raises:
-        DagError, PluginError: The schedule cannot be read here.
+        DagError, PluginError: The schedule cannot be read, for instance because a plugin is not installed here.
     """
     first = rows[0]
     last_after, *last_interval = first.last_automated or (None,)

@@ -139,7 +139,7 @@ async def open_bucket(name: str) -> AsyncIterator[Bucket]:
     Raises:
         BucketError: The client cannot be made, for example because the SDK finds no region.
     """
-    # The first call imports the SDK and reads its description of S3, which takes a quarter of a second.
+    # The first call of `_loader` imports the SDK and reads its description of S3, which takes a quarter of a second.
     loader = await to_thread.run_sync(_loader)
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession

@@ -113,7 +113,7 @@ class WorkerContext:
     """
     spark: SparkHolder
     output_into: Callable[[Path], AbstractContextManager[None]]
-    """Appends the output of this process to a run's log during the block, see `triggerer.worker.logs.writing`."""
+    """Appends the output of this process to a run's log during a `with` block, see `triggerer.worker.logs.writing`."""
     on_start: Callable[[int, TaskStart], None]
     on_wait: Callable[[int, Wait], None]
     on_progress: Callable[[int, RunProgress], None]

@@ -34,8 +34,8 @@ from tests.benchmarks.report import Figures, Report, Row
 
 _REPEATS: Final = 5
 _REPEATS_OF_ONE: Final = 15
-"""More rounds, because a round with one subscriber takes only a fifth of a second. Other work on the machine disturbs
-such a short round most."""
+"""The rounds with one subscriber. There are more of them, because a round takes only a fifth of a second. Other work on
+the machine disturbs short rounds most."""
 _EVENTS: Final = {1: 60_000, 10: 10_000, 100: 2_000}
 
 

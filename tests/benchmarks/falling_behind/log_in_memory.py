@@ -24,7 +24,7 @@ from triggerer.streams import TriggerSpec
 
 LANES: Final = 8
 _BATCH: Final = 500
-"""Messages between two turns of the event loop. The Kafka producer takes batches of this size from its client."""
+"""After this number of messages, other tasks get a turn. The Kafka producer takes batches of this size by default."""
 _FENCE: Final = Fence("stream", "benchmark", 1)
 
 

@@ -39,7 +39,9 @@ def open_file(row: RunView) -> BinaryIO | None:
 
 
 def read_parts(row: RunView, log: BinaryIO, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the bytes of a run's log from `start` on, each part with its position. Bytes that were cut are left out.
+    """Yield the bytes of a run's log from `start` on, each part with its position.
+
+    The middle of a log may have been cut, because the log was too long. The cut part is left out.
 
     Raises:
         TriggererError: The log cannot be read.

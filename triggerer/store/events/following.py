@@ -65,7 +65,9 @@ async def follow_asset_events(
     asset: str | None = None,
     dag: str | None = None,
 ) -> Page[AssetEventView]:
-    """Return the next events, sorted by id, and the cursor of the next page. There is always a cursor.
+    """Return the next events, sorted by id, and the cursor of the next page.
+
+    Even a page without events has a cursor, because later events may follow.
 
     On PostgreSQL, later pages may return events again. The first page waits until the transactions that write events at
     that moment have ended, but for at most two seconds.

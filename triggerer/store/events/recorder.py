@@ -64,7 +64,8 @@ class EventRecorder(GroupCommit[EventBatch]):
     Args:
         max_pending_bytes: The recorder is full while payloads of this total size wait or are being written. Streams
             then submit no further events. A payload counts once for each row.
-        on_fenced: Called on the event loop with each lost lease. For instance, another instance has claimed the stream.
+        on_fenced: Called on the event loop with each lost lease. A lease is lost, for instance, when another instance
+            claims the stream.
         now: Returns the timestamp of a submitted event. None: the host's time, read once in each turn of the loop.
         random: For the jitter of retries.
     """

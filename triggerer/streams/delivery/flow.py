@@ -189,7 +189,7 @@ class Flow:
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
             # No subscriber's queue is full: the poll waits until outstanding events are advanced. If a subscriber
-            # delays this, `Deadlines` or `SlowSubscribers` fails the subscriber.
+            # delays their advance, `Deadlines` or `SlowSubscribers` fails the subscriber.
             await self._progress.wait_for_room()
             return
         with anyio.CancelScope() as scope:

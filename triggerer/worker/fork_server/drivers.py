@@ -15,7 +15,9 @@ _CHUNK_BYTES: Final = 65_536
 
 
 class Driver:
-    """One driver, from before the start of the process that opens the driver until the end of the JVM.
+    """One driver: a JVM that a child process, the opening process, starts.
+
+    The object exists before the opening process starts, and until the JVM ends.
 
     Attributes:
         lifeline: The reading end of the pipe that the opening process gives to the JVM as its standard input.

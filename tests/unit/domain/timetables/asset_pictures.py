@@ -31,8 +31,8 @@ def axis(start: datetime, days: int, column: timedelta) -> tuple[str, str]:
 class AssetPicture:
     """A picture of events and runs. The first row below the axis shows each event as its asset's name.
 
-    Each further row is a run. A run that uses events has their names, and `^` at its creation. A run without events has
-    its data interval, and `^`.
+    Each further row shows a run. The row of a run that takes events has their names, and `^` at the run's creation. The
+    row of a run without events has the data interval, and `^`.
     """
 
     schedule: Schedule

@@ -191,8 +191,8 @@ class CatchUp:
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # In a log, the count of failures belongs to the message at the old cursor, but the reading begins at an
-                # earlier message. In a queue, each row has its own count.
+                # In a log, `failures` belongs to the message at the old cursor, but the new reading begins before this
+                # message. In a queue, the count comes with the row of each message.
                 backlog.failures = 0
             # Look up the end again, because the lane may have grown.
             backlog.cursor, backlog.end = backlog.position, None

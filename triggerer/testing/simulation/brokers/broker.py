@@ -132,7 +132,7 @@ class Broker:
         return self._by_event[id(event)]
 
     def connect(self, owner: Owner) -> Session:
-        """Open a session that reads from the committed positions: some of the lanes if lanes are shared, else all."""
+        """Open a session, which reads all lanes, or some if sessions share the lanes, from the committed positions."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
         self._members.append(session)

@@ -80,7 +80,7 @@ class CatchingUpChecker:
         self._advanced: dict[tuple[str, int], set[int]] = {}
         """By topic and lane, the offsets of messages whose advance has returned, with any outcome."""
         self._comes_again: set[str] = set()
-        """The messages of a log that failed for their whole cohort. The broker redelivers them to all watchers."""
+        """The messages of a log that failed for all their watchers. The broker redelivers them to all watchers."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
         """By watcher and lane: the number of the last broadcast at which the watcher still had a stored message."""
 

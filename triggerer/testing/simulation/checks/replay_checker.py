@@ -45,8 +45,8 @@ class ReplayChecker:
         self._reemitted_at: dict[tuple[int, str], int] = {}
         """By watcher and message, when the message's events were last re-emitted, as a number from `_count`."""
         self._rewound: dict[tuple[int, str, int], tuple[int, int, int]] = {}
-        """By watcher, topic and lane: the offset of the earliest rewind, the lane's end at that time, and the rewind's
-        number from `_count`.
+        """By watcher, topic and lane: the lowest offset that the watcher was rewound to, the lane's end at the time of
+        this rewind, and the rewind's number from `_count`.
         """
         self._reemissions: dict[tuple[int, str, int, int, int, int], int] = {}
         """By watcher, topic, lane, request, first offset and end: the `_count` number when the re-emission began."""

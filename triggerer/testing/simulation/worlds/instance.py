@@ -217,7 +217,7 @@ class Instance:
         self.own_lease = OwnLease(lease, margin=OWN_LEASE_MARGIN, clock=loop.time)
         self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
-        """The leases of the last heartbeat, except leases that were lost since then, or that will be released."""
+        """The leases that the last heartbeat reported, except leases that were lost since then or will be released."""
         self._releasing: set[Fence] = set()
         """The leases that the instance has decided to release. It may still extend such a lease before the release."""
         self._submitting: Fence | None = None
