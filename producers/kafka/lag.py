@@ -14,7 +14,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from producers.kafka.connection.connecting import stop_consumer
 from producers.kafka.connection.topics import Topics
 from producers.kafka.errors import guarded
+from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.positions.start import Start
+from producers.kafka.positions.starting_positions import is_new
 from producers.kafka.wire.cluster import Cluster
 from triggerer.abc import SourceLag
 from triggerer.errors import BrokerError, BrokerUnavailable
@@ -36,8 +38,8 @@ async def measure_lag(
 ) -> SourceLag:
     """Return the consumer lag of each partition: the number of offsets from the group's commit to the end of the log.
 
-    - If the group has no commit for any topic, each partition counts from `start`.
-    - Otherwise each partition without a commit counts from its oldest message.
+    - A partition without a commit counts from where the stream would begin to read it: from its oldest message if it is
+      new (see `is_new`), otherwise from `start`.
     - Aborted messages and control records count too.
 
     The caller sets a deadline.
@@ -50,7 +52,8 @@ async def measure_lag(
     consumer = AIOKafkaConsumer(**settings.reading_arguments())
     try:
         await guarded(consumer.start(), what)
-        names = await Topics.parse(topics, settings).find(consumer, what)
+        chosen = Topics.parse(topics, settings)
+        names = await chosen.find(consumer, what)
         # Do not use `admin.describe_topics`: with `auto.create.topics.enable`, its request creates a missing topic.
         cluster = Cluster(consumer, group, settings.bootstrap_servers, fetch_max_wait_ms=0)
         described = await cluster.describe(names, may_be_gone=True) if names else {}
@@ -61,12 +64,20 @@ async def measure_lag(
         ]
         if not partitions:
             return SourceLag(None, note=f"there is no topic {', '.join(topics)}")
-        committed = await _committed(settings, group, what)
-        places = {one: found.offset for one, found in committed.items() if found.offset >= 0}
-        rest = [one for one in partitions if one not in places]
-        # If the group has commits, assume that a partition without a commit is new, and is read from its beginning.
-        begin = Start() if places else Start.parse(start)
-        places |= await begin.find(consumer, rest, what)
+        commits = await _committed(settings, group, what)
+        committed = {
+            one: CommittedPosition.parse(commit.offset, commit.metadata)
+            for one in partitions
+            if (commit := commits.get(one)) is not None and commit.offset >= 0
+        }
+        finds_topics = chosen.pattern is not None
+        new, old = list[TopicPartition](), list[TopicPartition]()
+        for one in partitions:
+            if one not in committed:
+                (new if is_new(one, committed, finds_topics=finds_topics) else old).append(one)
+        places = {one: position.offset for one, position in committed.items()}
+        places |= await Start().find(consumer, new, what)
+        places |= await Start.parse(start).find(consumer, old, what)
         ends: Any = await guarded(consumer.end_offsets(partitions), what)
     finally:
         await stop_consumer(consumer, what)

@@ -267,16 +267,16 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return broker_payload.lane.partition
 
     def get_idempotency_key(self, broker_payload: KafkaMessage) -> str:
-        """Return `<topic id>/<partition>/<offset>`; after a cut, some keys end with an epoch (see `LaneInFlight.key`).
+        """Return `<topic>/<partition>/<offset>@<topic id>`, so that a message is found by its topic and offset.
 
-        With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
-        The timestamp distinguishes messages at the same offset if the topic was deleted and created again.
+        After a cut, some keys end with an epoch (see `LaneInFlight.key`). Brokers before Kafka 2.8 have no topic ids.
+        Their keys have the message's timestamp instead, which distinguishes messages at the same offset if the topic
+        was deleted and created again.
         """
         lane, offset = broker_payload.lane, broker_payload.offset
         if key := lane.key(offset):
             return key
-        topic, partition = lane.partition
-        return f"{topic}@{broker_payload.timestamp}/{partition}/{offset}"
+        return f"{lane.key_prefix}{offset}@{broker_payload.timestamp}"
 
     def dead_letters_rejected(self, broker_payload: KafkaMessage) -> bool:
         """Whether the message's topic has a dead-letter topic that has not refused a message recently."""

@@ -86,6 +86,23 @@ def test_a_setting_is_shown_as_the_part_has_it_that_uses_it() -> None:
     assert (workers.value, workers.process) == (2, "h:1")
 
 
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ("notify", "scheduler"),
+        ("connections.kafka", "triggerer"),
+        ("connections.kafka", "dag-processor"),
+    ],
+)
+def test_a_setting_that_the_api_does_not_use_is_not_shown_as_the_api_has_it(
+    section: str, part: str
+) -> None:
+    api = SettingsOfProcess("h:1", frozenset({"api"}), [row("k", "a", section=section)])
+    user = SettingsOfProcess("h:2", frozenset({part}), [row("k", "b", section=section)])
+    (shown,) = merged([api, user])
+    assert (shown.value, shown.process, shown.others) == ("b", "h:2", [])
+
+
 async def test_the_settings_of_the_executor_are_shown_with_their_places_and_without_secrets(
     api: Api, settings: Settings
 ) -> None:

@@ -85,10 +85,7 @@ def why(
 
 
 def readable_message(event: AssetEventView) -> str | None:
-    """Return the message's topic, partition and offset if the event has them, else its idempotency key.
-
-    The idempotency key of a Kafka message has the topic's id instead of its name.
-    """
+    """Return the message's topic, partition and offset if the event has them, else its idempotency key."""
     match event.extra:
         case {"topic": str(topic), "partition": int(partition), "offset": int(offset)}:
             return f"{topic}[{partition}] offset {offset}"

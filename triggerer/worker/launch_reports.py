@@ -62,6 +62,11 @@ class SessionLaunches:
         """True if the attempt's sessions live on a server."""
         return self._order.connect is not None
 
+    @property
+    def tag(self) -> str | None:
+        """The tag of the present session. None: there is no session on a server."""
+        return self._tag
+
     def begin(self) -> str | None:
         """Report the next session, and return its tag. None: the session is on no server, and ends with this process.
 

@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from triggerer.errors import SubmitFailed
+from triggerer.domain.launches import CONNECT
+from triggerer.errors import RunFailed, SubmitFailed
 from triggerer.worker.fork_server.link import ForkServerLink
 from triggerer.worker.launch_reports import SessionLaunches
+from triggerer.worker.launchers.protocol import Absent, Ended, Handle, Unknown
+from triggerer.worker.launchers.registry import launcher_named
 from triggerer.worker.spark.jvm.connections import enter_session
 from triggerer.worker.spark.jvm.leftovers import kill_jvm
 
@@ -44,7 +47,8 @@ class SparkHolder:
         self._opening_since: float | None = None
         self._launches: SessionLaunches | None = None
         self._is_broken = False
-        self._interrupts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._interrupts: queue.SimpleQueue[Callable[[bool], None]] = queue.SimpleQueue()
+        """For each interrupt, the function that receives whether Spark has stopped its work."""
         self._interrupter: threading.Thread | None = None
 
     def begin_run(self, launches: SessionLaunches) -> None:
@@ -154,15 +158,19 @@ class SparkHolder:
         """Stop the session's work, whose result is not needed any longer. The session can be used afterwards.
 
         Returns:
-            False: Spark does not answer, so the next call of `get` opens another session.
+            False: Spark does not answer, or answers with an error. The next call of `get` opens another session.
         """
         if self._session is None:
             return True
         self._start_interrupter()
-        done = threading.Event()
-        self._interrupts.put(done.set)
-        if not done.wait(_INTERRUPT_S):
-            logger.warning("Spark does not answer; its session is not used again")
+        answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._interrupts.put(answers.put)
+        try:
+            is_interrupted = answers.get(timeout=_INTERRUPT_S)
+        except queue.Empty:
+            is_interrupted = False
+        if not is_interrupted:
+            logger.warning("Spark does not stop its work; its session is not used again")
             self._is_broken = True
             return False
         if not self._is_connect:
@@ -179,6 +187,26 @@ class SparkHolder:
             self._link.unusable(reason, self._driver.pid)
             kill_jvm(self._driver.pid)
         self._is_broken = True
+
+    def end_connect_session(self) -> None:
+        """End the session on its Spark Connect server, and wait until the server executes none of its work.
+
+        Another client asks the server, because the session's own client may be closed or broken. The next call of `get`
+        opens another session.
+
+        Raises:
+            RunFailed: The server does not confirm the end, so the work may continue.
+        """
+        self._is_broken = True
+        launches = self._launches
+        tag = None if launches is None else launches.tag
+        if launches is None or tag is None:
+            raise RunFailed("the work of the failed try may continue: its session has no tag")
+        sighting = launcher_named(CONNECT, self.settings).stop(Handle(tag))
+        if not isinstance(sighting, Ended | Absent):
+            why = sighting.reason if isinstance(sighting, Unknown) else "its session is still open"
+            raise RunFailed(f"the work of the failed try may continue: {why}")
+        launches.released()
 
     def has_driver_ended(self) -> bool:
         """Return whether the JVM of this process's session is gone."""
@@ -252,12 +280,14 @@ class SparkHolder:
 
     def _interrupt_on_demand(self) -> None:
         while True:
-            done = self._interrupts.get()
+            answer = self._interrupts.get()
             try:
                 self._interrupt()
             except Exception:
                 logger.exception("the work on Spark could not be stopped")
-            done()
+                answer(False)
+            else:
+                answer(True)
 
     def _interrupt(self) -> None:
         session = self._session
@@ -291,5 +321,5 @@ def _has_lost_connection(error: BaseException) -> bool:
     return False
 
 
-def _nothing() -> None:
+def _nothing(_: bool) -> None:
     pass

@@ -114,7 +114,13 @@ class StartingPositions:
             for partition in missing
             # Read these partitions from their beginning: the commit belongs to a deleted topic of the same name, or the
             # partition was added after the group had begun to read.
-            if partition in committed or self._is_new(partition, committed)
+            if partition in committed
+            or is_new(
+                partition,
+                committed,
+                finds_topics=self._finds_topics,
+                has_started=self.has_started,
+            )
         ]
         old = [partition for partition in missing if partition not in new]
         what = f"look-up of the first offsets of {names_of(missing)}"
@@ -133,20 +139,33 @@ class StartingPositions:
                 tg.start_soon(self._commits.commit, partition, membership, position)
         return positions
 
-    def _is_new(
-        self, partition: TopicPartition, committed: Mapping[TopicPartition, CommittedPosition]
-    ) -> bool:
-        """Whether the group read the topic, or other topics of the pattern, before this partition was added."""
-        if self._finds_topics and not any(place.topic == partition.topic for place in committed):
-            return self.has_started or bool(committed)
-        known = [
-            position.partitions
-            for other, position in committed.items()
-            if other.topic == partition.topic and position.partitions is not None
-        ]
-        # Each commit contains the number of partitions that its topic had. Another member may have
-        # committed a new partition already, with the new number. So compare with the lowest number.
-        return bool(known) and partition.partition >= min(known)
+
+def is_new(
+    partition: TopicPartition,
+    committed: Mapping[TopicPartition, CommittedPosition],
+    *,
+    finds_topics: bool,
+    has_started: bool = False,
+) -> bool:
+    """Whether the group read the topic, or other topics of the pattern, before this partition was added.
+
+    A new partition without a commit is read from its beginning, and not from `start`.
+
+    Args:
+        committed: The group's commits for the topics that the stream reads.
+        finds_topics: True if the stream reads a pattern.
+        has_started: Whether the stream has had an assignment.
+    """
+    if finds_topics and not any(place.topic == partition.topic for place in committed):
+        return has_started or bool(committed)
+    known = [
+        position.partitions
+        for other, position in committed.items()
+        if other.topic == partition.topic and position.partitions is not None
+    ]
+    # Each commit contains the number of partitions that its topic had. Another member may have
+    # committed a new partition already, with the new number. So compare with the lowest number.
+    return bool(known) and partition.partition >= min(known)
 
 
 def _with_topic(position: CommittedPosition, topic: TopicDescription) -> CommittedPosition:

@@ -58,8 +58,12 @@ class OffsetRange:
 
     @property
     def key(self) -> str:
-        """The idempotency key: topic id, partition and first offset; for offsets used again, also the cut's number."""
-        key = f"{self.topic_id or self.topic}/{self.partition}/{self.start}"
+        """The idempotency key: `<topic>/<partition>/<first offset>@<topic id>`.
+
+        The topic id is empty if the brokers have no topic ids. For offsets used again, the key ends with `#` and the
+        cut's number.
+        """
+        key = f"{self.topic}/{self.partition}/{self.start}@{self.topic_id or ''}"
         return f"{key}#{self.cut}" if self.cut else key
 
     @property

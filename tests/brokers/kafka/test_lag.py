@@ -61,6 +61,28 @@ async def test_it_is_the_end_less_what_the_group_has_committed(
     assert found == SourceLag(3, {f"{topic}[0]": 0, f"{topic}[1]": 3})
 
 
+async def test_a_topic_that_the_group_has_not_read_counts_from_start_and_a_new_partition_from_its_beginning(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    servers, other = kafka_server.bootstrap_servers, f"{topic}-b"
+    settings = settings_for(servers)
+    async with driving(producer_on(servers, topic, topic)) as driver:
+        await driver.settled(7)
+    kafka_server.create_topic(other, 1)
+    kafka_server.produce(other, [*"xyz"])
+    kafka_server.add_partitions(topic, 3)
+    kafka_server.produce(topic, [*"hi"], partition=2)
+    known = {f"{topic}[0]": 0, f"{topic}[1]": 0, f"{topic}[2]": 2}
+    both = [topic, other]
+    found = await measure_lag(settings, both, topic, "latest")
+    assert found == SourceLag(2, known | {f"{other}[0]": 0})
+    found = await measure_lag(settings, both, topic, {other: {"0": 1}})
+    assert found == SourceLag(4, known | {f"{other}[0]": 2})
+    # A stream with a pattern reads a topic that it has found later from the topic's beginning.
+    found = await measure_lag(settings, [f"^{topic}.*"], topic, "latest")
+    assert found == SourceLag(5, known | {f"{other}[0]": 3})
+
+
 @pytest.mark.parametrize("error", [KafkaConnectionError("gone"), asyncio.CancelledError()])
 async def test_a_consumer_that_cannot_be_stopped_leaves_no_connection_open(
     kafka_server: KafkaServer,

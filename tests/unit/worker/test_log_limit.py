@@ -15,6 +15,7 @@ import pytest
 
 from tests.unit.cli.views import run
 from triggerer.cli.runs.following import _GrowingLog
+from triggerer.worker.logs import limit as limit_module
 from triggerer.worker.logs.limit import LogLimit, cut_line
 from triggerer.worker.logs.reading import parts_of
 from triggerer.worker.logs.writing import open_log
@@ -61,9 +62,8 @@ def test_a_log_that_grows_for_ever_keeps_its_beginning_and_its_end(log: tuple[Pa
     assert b"\0" not in text
     # One gap, and the line in it names the bytes that are missing.
     (gap,) = [(a, b) for a, b in itertools.pairwise(numbers) if b != a + 1]
-    (cut,) = re.findall(rb"^triggerer: +([\d,]+) bytes were cut here", text, re.MULTILINE)
     said = len(cut_line(0, MOST))
-    assert int(cut.replace(b",", b"")) == 200_000 * SIZE - (len(text) - said)
+    assert bytes_cut(text) == 200_000 * SIZE - (len(text) - said)
     assert gap[0] < gap[1]
 
 
@@ -111,13 +111,63 @@ def test_a_follower_prints_each_line_once_and_says_what_it_missed(
     assert re.search(r"[\d,]+ bytes of the log were cut here", capsys.readouterr().err)
 
 
+def bytes_cut(text: bytes) -> int:
+    """Return the number of bytes that the log's only line about a cut names."""
+    (cut,) = re.findall(rb"^triggerer: +([\d,]+) bytes were cut here", text, re.MULTILINE)
+    return int(cut.replace(b",", b""))
+
+
+def test_a_file_system_with_large_blocks_shows_no_zeros_and_the_next_attempt_finds_the_hole(
+    log: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, most = 65_536, 4 * 1024 * 1024
+    free = limit_module.free
+
+    def free_whole_blocks(descriptor: int, first: int, last: int) -> None:
+        # Such a file system frees only whole blocks, and overwrites the rest of the range with zeros.
+        begin, end = -(-first // block) * block, last // block * block
+        free(descriptor, begin, end)
+        with path.open("r+b") as file:
+            for position, size in ((first, begin - first), (end, last - end)):
+                file.seek(position)
+                file.write(b"\0" * size)
+
+    monkeypatch.setattr(limit_module, "free", free_whole_blocks)
+    path, descriptor = log
+    for attempt in range(3):
+        limit = LogLimit(descriptor, most)
+        write(descriptor, attempt * 500_000, 500_000)
+        limit.enforce()
+    text = shown(path)
+    assert b"\0" not in text
+    assert len(text) <= most
+    assert numbers_in(text)[-1] == 1_499_999
+    assert bytes_cut(text) == 1_500_000 * SIZE - (len(text) - len(cut_line(0, most)))
+
+
+def test_where_no_middle_can_be_freed_a_further_attempt_adds_to_the_bytes_that_were_cut(
+    log: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(limit_module, "free", refuse)
+    path, descriptor = log
+    for attempt in range(3):
+        limit = LogLimit(descriptor, MOST)
+        write(descriptor, attempt * 10_000, 10_000)
+        limit.enforce()
+    text = shown(path)
+    assert bytes_cut(text) == 30_000 * SIZE - (len(text) - len(cut_line(0, MOST)))
+
+
 def test_where_no_middle_can_be_freed_the_beginning_and_the_newest_lines_stay(
     log: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
-    monkeypatch.setattr("triggerer.worker.logs.limit._free", refuse)
+    monkeypatch.setattr("triggerer.worker.logs.limit.free", refuse)
     path, descriptor = log
     limit = LogLimit(descriptor, MOST)
     for batch in range(50):

@@ -24,7 +24,9 @@ _USERS: Final = {
     "executor": {"executor"},
     "spark": {"executor"},
     "pools": {"dag-processor", "executor"},
+    "connections": {"triggerer", "dag-processor"},
     "api": {"api"},
+    "notify": {"scheduler"},
     "retention": {"scheduler", "executor"},
     "logs": {"executor"},
 }

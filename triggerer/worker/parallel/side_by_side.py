@@ -43,6 +43,7 @@ def execute_side_by_side(
             the run's end.
     Raises:
         ProcessStopped: The executor stops this process. The tasks were stopped as well.
+        Exception: An error of `execute` or `report`. The tasks were stopped as well.
     """
     pending, settled = list(tasks), set[str]()
     running: dict[str, threading.Thread] = {}
@@ -80,7 +81,7 @@ def execute_side_by_side(
                     if isinstance(result, BaseException):
                         raise result
                     outcomes.add(task, result)
-        except ProcessStopped:
+        except BaseException:
             _stop(running)
             raise
 

@@ -139,6 +139,29 @@ def test_a_stop_reaches_the_finally_blocks_of_all_tasks() -> None:
     assert sorted(cleaned) == ["a", "b"]
 
 
+def test_an_unexpected_error_reaches_the_finally_blocks_of_the_other_tasks_before_it_is_raised() -> (
+    None
+):
+    cleaned, is_over = threading.Event(), threading.Event()
+    begun = threading.Barrier(2, timeout=10)
+
+    def execute(one: Task, values: Mapping[str, Any]) -> Finished:
+        if begun.wait() == 0:
+            raise RuntimeError("no thread")
+        try:
+            while not is_over.wait(0.005):
+                pass
+        finally:
+            cleaned.set()
+        return finished(one)
+
+    with pytest.raises(RuntimeError, match="no thread"):
+        run(make_dag(), execute)
+    was_cleaned = cleaned.is_set()
+    is_over.set()
+    assert was_cleaned
+
+
 def test_the_time_limit_of_a_thread_ends_it_and_its_work() -> None:
     ended, outcome = threading.Event(), list[BaseException]()
 

@@ -115,8 +115,8 @@ class RunSession:
     def await_end(self) -> None:
         """Cancel the work of a failed try, and return once Spark executes none of it.
 
-        If the work does not end, kill the driver. If other tasks of the run, or other clients of a Spark Connect
-        server, use the driver, raise instead.
+        If the work does not end, or Spark cannot be asked, kill the driver. On a Spark Connect server, end the session
+        instead. If other tasks of the run use the driver or the session, raise instead.
 
         Raises:
             RunFailed: The work may continue.
@@ -126,13 +126,16 @@ class RunSession:
             return
         try:
             has_ended = self._stop(task_id) and await_end(session, task_id)
-        except Exception as error:  # noqa: BLE001 - whatever the connection raises, the next try opens another session
+        except Exception as error:  # noqa: BLE001 - whatever the connection raises, the work may continue
             logger.info("Spark cannot tell whether the failed try still works there: %s", error)
-            return
+            has_ended = self.how_driver_ended(error) is not None
         if has_ended:
             return
-        if task_id is not None or is_connect(session):
+        if task_id is not None:
             raise RunFailed("the work of the failed try on Spark does not end")
+        if is_connect(session):
+            self._holder.end_connect_session()
+            return
         logger.warning(
             "the work of the failed try on Spark does not end, so its driver is killed, and the next try gets another"
         )

@@ -24,9 +24,12 @@ export function propertiesOf(event: AssetEvent, chosen: unknown): [string, strin
     chosen && typeof chosen === 'object'
       ? Object.entries(chosen).flatMap(([name, path]) => (typeof path === 'string' && /^@(?!value|cel)/.test(path) ? [[path.slice(1), extra[name]] as [string, unknown]] : []))
       : PROPERTIES.map((name) => [name, extra[name]])
-  // The key of a Kafka message is its topic's id, the partition and the offset.
-  const place = /^[^/]+\/(\d+)\/(\d+)(\+.*)?$/.exec(event.idempotency_key ?? '')
-  if (place && !paths.some(([name, value]) => name === 'offset' && value !== undefined)) paths.unshift(['partition', place[1]], ['offset', place[2]])
+  // The key of a Kafka message begins with the topic, the partition and the offset.
+  const place = /^([^/]+)\/(\d+)\/(\d+)@[\w-]{22}/.exec(event.idempotency_key ?? '')
+  const missing = ['topic', 'partition', 'offset'].flatMap((name, index): [string, unknown][] =>
+    !place || paths.some(([other, value]) => other === name && value !== undefined) ? [] : [[name, place[index + 1]]],
+  )
+  paths.unshift(...missing)
   return paths.flatMap(([name, value]) => propertyOf(name, value))
 }
 
