@@ -189,7 +189,7 @@ def check_ends(service: Standalone) -> int:
 
 
 def check_quiet(service: Standalone) -> None:
-    """Check that no process of a killed service, worker or driver is left, and that no task computes rows."""
+    """Check that no process of a killed service, worker or driver is left, and that no task still computes rows."""
     assert not still_alive(strays(service), within_s=15)
     before = (service.folder / "marks").read_text()
     time.sleep(1)  # a row takes 50 ms

@@ -1,7 +1,8 @@
 """Measures how fast a backlog becomes durable asset events, and compares the service with its parts alone.
 
 The whole service runs, with a DAG whose runs use the events and end immediately. The measurement lasts from the first
-group commit to the last. The service and the parts take turns, because a machine's speed changes within minutes.
+group commit to the last. The service and its parts are measured in turn, because a machine's speed changes within
+minutes.
 """
 
 from __future__ import annotations

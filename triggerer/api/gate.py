@@ -116,7 +116,8 @@ def _request_id(given: str | None) -> str:
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
     """Apply the scheme, the host and the path's prefix of the `X-Forwarded-` headers to the request.
 
-    If a header has several values, the first value counts. The proxy next to the client has set this value.
+    Each proxy of a chain may append a value to a header. The first value counts. It comes from the proxy next to the
+    client, if this proxy replaces the values that the client sent.
     """
 
     def first(name: bytes) -> str:

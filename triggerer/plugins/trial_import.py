@@ -6,7 +6,7 @@ load the classes of these triggers, the service itself imports the changed file.
 the service would crash at every start.
 
 `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE` forks a child, which imports the file. If the file's code
-kills its parent process, the process of this module dies, and not the service.
+kills its parent process, only the process of this module dies. The service survives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The committed position of a partition, and the data that is stored in the metadata of Kafka's offset commit.
 
-The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. Only the next message has a failure count,
-because a commit never passes a failed message.
+The metadata takes about 130 bytes, more after a cut, and brokers allow 4096. It contains one failure count: that of the
+message at the committed offset. Later messages need no count, because a commit never passes a failed message.
 """
 
 from __future__ import annotations

@@ -111,7 +111,10 @@ async def test_last_modified_is_sent_back_where_there_is_no_etag(
 async def test_a_last_modified_of_just_now_does_not_tell_contents_apart(
     server: Server, streams: StreamHarness, age_s: int, is_sent: bool
 ) -> None:
-    """A `Last-Modified` younger than a minute is not sent back: it counts whole seconds, so it could hide a change."""
+    """A `Last-Modified` younger than a minute is not sent back.
+
+    The header counts whole seconds. If the content changed twice in a second, the server would answer 304.
+    """
     answered = datetime(2026, 11, 24, 10, tzinfo=UTC)
     stamp = format_datetime(answered - timedelta(seconds=age_s), usegmt=True)
     server.date = format_datetime(answered, usegmt=True)

@@ -61,7 +61,7 @@ class AilingStore:
         return dag_id(number)
 
     def run_id(self, number: int) -> str:
-        """Return the id of a run that has taken thousands of events; the run belongs to the first DAG."""
+        """Return the id of a run of the first DAG that has taken thousands of events. 0: the newest such run."""
         return f"asset_triggered__{_NEWEST_RUN_WITH_EVENTS - number * 2_000}"
 
     def asset_name(self, number: int) -> str:

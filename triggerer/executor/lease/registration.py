@@ -137,8 +137,8 @@ class Registration:
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Renew until cancelled. Then deregister, so that other executors need not wait for the expiry.
 
-        Call `renew` first, because the lease must be valid. The method calls `task_status.started` once the holder of
-        the lease has received the lease's guard.
+        Call `renew` first, because the lease must be valid. The method calls `task_status.started` once the holder has
+        received the lease's guard. Without a holder, it calls `task_status.started` at once.
 
         Raises:
             ConfigurationError: This system cannot run a guard.

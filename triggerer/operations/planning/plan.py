@@ -1,6 +1,6 @@
 """Computes what would change if other DAG files were deployed.
 
-The recorded asset events of some days (the history) are replayed against the present and against the new DAGs.
+The recorded asset events of some days (the history) are replayed twice: with the present DAGs, and with the new DAGs.
 """
 
 from __future__ import annotations

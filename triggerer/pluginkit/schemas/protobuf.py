@@ -83,7 +83,7 @@ def _add_known(pool: Any, name: str) -> None:
 
 
 def _message_indexes(data: bytes) -> tuple[list[int], int]:
-    """Return the indexes that lead from the file to the message's type, and the position where the message begins.
+    """Return the indexes of the message's type in its `.proto` file, and the position where the message begins.
 
     The data begins with the count of the indexes, and then the indexes, all as zigzag varints. A
     count of 0 stands for the first message. Source: "Wire format" in the documentation of

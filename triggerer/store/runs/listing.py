@@ -127,8 +127,8 @@ def _runs(
     if run_id is not None:
         wanted.append(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # This subquery makes the planners use the partial index of active runs. With a plain condition, the planners
-        # would read all runs by primary key, because this is the order of the list.
+        # With this subquery, PostgreSQL and SQLite use the partial index of active runs. With a plain condition, they
+        # would read all runs by primary key, because the list is in the order of the primary key.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         wanted.append(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):

@@ -277,7 +277,7 @@ class Flow:
     # Stopping
 
     def await_members(self) -> None:
-        """In ack mode, broadcast no event until a member is present, because all members wait for their restart."""
+        """Record that no member is present. In ack mode, no event is broadcast until a member has joined."""
         self._awaits_members = True
         self.check_at = 0
 

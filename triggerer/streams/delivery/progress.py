@@ -6,7 +6,7 @@ from triggerer.synchronization import AutoResetEvent, Notifier
 
 
 class ProgressSignal:
-    """Tells the pump and a paused poll that a subscriber moved, the store answered or an advance returned."""
+    """Wakes the pump and a paused poll, for instance when a filter passed a message or the store answered."""
 
     __slots__ = ("_moved", "_room", "is_signalled")
 

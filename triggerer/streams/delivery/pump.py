@@ -167,8 +167,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed, or its lease is over. A cancellation takes effect only at the first `await`, and the
-            # producer may send its request before that.
+            # The group was closed, or its lease ended, after this task was started. A cancellation is not enough: it
+            # takes effect only at the first `await`, and the producer may send its request before that.
             return
         self._awaited_beside[lane] = batch
         began = 0.0 if oldest_at is None else state.clock.monotonic()
@@ -218,8 +218,8 @@ class Pump:
     ) -> None:
         state = self._state
         if not state.may_act:
-            # The group was closed, or its lease is over. A cancellation takes effect only at the first `await`, and the
-            # producer may send its request before that.
+            # The group was closed, or its lease ended, after this task was started. A cancellation is not enough: it
+            # takes effect only at the first `await`, and the producer may send its request before that.
             return
         reported: set[int] = set()
 

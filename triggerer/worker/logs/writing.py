@@ -43,7 +43,7 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
     # A task may have written half a line, or have been killed in the middle of one.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
-    # Ignore a failure, for instance because the disk is full: the store has the run's end and its error.
+    # Ignore a failure, for instance because the disk is full: a missing line must not disturb the run.
     with suppress(OSError), open(open_log(Path(path)), "ab") as log:
         log.write(line.encode("utf-8", "backslashreplace"))
 

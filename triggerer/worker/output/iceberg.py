@@ -89,7 +89,7 @@ class IcebergTable:
         )
 
     def pick(self, snapshot_id: int) -> bool:
-        """Add a branch's snapshot to the table; False if the table has an output of this name already."""
+        """Add a branch's snapshot to the table. Return False if the table already has the output of the snapshot."""
         catalog, name = self._in_procedures()
         call = f"CALL {catalog}.system.cherrypick_snapshot('{name}', {snapshot_id})"
         try:

@@ -20,9 +20,10 @@ def parse_id(entry_id: str) -> tuple[int, int]:
 
 
 def number_of(entry_id: str) -> int:
-    """Return an id as a number below 2**63, which grows with the id while both of its parts fit.
+    """Return a number below 2**63 for an id. A larger id has a larger number.
 
-    A time or sequence that is too large counts as the largest one that fits, so several ids may have one number.
+    This does not hold for a time of more than 42 bits or a sequence of more than 20 bits. Such a part counts as the
+    largest one that fits, so several ids may have one number.
     """
     milliseconds, sequence = parse_id(entry_id)
     return min(milliseconds, _TIME_MAX) << _SEQUENCE_BITS | min(sequence, _SEQUENCE_MASK)
@@ -34,7 +35,7 @@ def id_of(number: int) -> str:
 
 
 def before(entry_id: str) -> str:
-    """Return the id just before `entry_id`. XREAD begins after its argument, so with the result it reads `entry_id`."""
+    """Return the id just before `entry_id`. XREAD begins after the id that it gets, so it returns `entry_id`."""
     milliseconds, sequence = parse_id(entry_id)
     if sequence:
         return f"{milliseconds}-{sequence - 1}"

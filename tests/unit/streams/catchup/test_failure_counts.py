@@ -42,7 +42,7 @@ class Slow(Sink):
 
 @asynccontextmanager
 async def failing_behind(scene: Scene, sink: Slow) -> AsyncIterator[tuple[Any, Any]]:
-    """Let the sick watcher pass "b", whose events stay pending, and then fail with "c" more than five times."""
+    """Let the sick watcher fall behind at "a", pass "b" (its events stay pending), and fail at "c" often."""
     scene.fails["sick"] = lambda event: bool(event == "a")
     async with hosting(scene, sink, max_deliveries=100) as (manager, sick, _):
         scene.publish("a", "b", "c")

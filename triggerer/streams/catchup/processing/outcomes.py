@@ -283,10 +283,12 @@ class Outcomes:
     def _park(
         self, in_flight: LaneMessageInFlight, error: Exception, *, is_waited_for: bool = False
     ) -> bool:
-        """Park a message, so that its lane continues. Return False if the lane must wait at the message instead.
+        """Park a message, so that its lane continues. If the message cannot be parked, the lane waits at the message.
 
         Args:
             is_waited_for: True: the lane waits until the message is parked.
+        Returns:
+            False if the message is read again, for instance because it cannot be parked.
         """
         if in_flight.is_being_parked:
             return not in_flight.is_dropped

@@ -126,7 +126,7 @@ class Checker:
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
         # A trigger may ack a message once all of the trigger's watchers have accepted the message. If another trigger
-        # failed the message, one watcher is enough: the broker redelivers the message to all watchers anyway.
+        # failed the message, one accepting watcher is enough: the broker redelivers the message to all watchers anyway.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))

@@ -84,7 +84,11 @@ class Keyed:
     def is_due(
         self, key: str, arrived: AbstractSet[Arrival], at: datetime, *, has_run: bool
     ) -> bool:
-        """Whether the run of a key may start at an instant, with the events that have arrived for the key."""
+        """Whether a run of the key may start at the instant `at`, with the events that have arrived for the key.
+
+        Args:
+            has_run: True: the key has had a run before. Then one further event is enough.
+        """
         if has_run:
             return any(one.asset in self.assets for one in arrived)
         each = [self._has(asset, key, arrived, at) for asset in self.assets]

@@ -78,7 +78,7 @@ class RestChecker:
         watchers: Sequence[int],
         lanes: Sequence[LaneOfBroker],
     ) -> str | None:
-        """Return what is wrong in the store for a stream that was read to its end: rows left over or missing, or None.
+        """Describe the rows that are left over or missing in the store after a stream was read to its end; None: none.
 
         Args:
             owner: The lease under which the stream is hosted.

@@ -1,4 +1,4 @@
-"""The clocks of the hosts on which timetables run. They show virtual time, with an error that the seed draws."""
+"""The clocks of the hosts on which timetables run. They show virtual time, plus an error drawn from the seed."""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def share(session: SparkSession, environment: jvm.Environment) -> SharedDriver:
 
 
 def attach(driver: SharedDriver) -> SparkSession:
-    """Clear the previous run's traces in the JVM, and return a new session for this process. Call this function once.
+    """Clear the previous run's traces in the driver's JVM, and return a new session for this process.
+
+    Call this function once for each driver.
 
     Raises:
         SubmitFailed: The context was stopped, or the JVM does not answer.
