@@ -252,6 +252,21 @@ async def test_postgresql_needs_no_lock(postgres_url: str) -> None:
             pass
 
 
+async def test_transactions_see_what_others_commit_whatever_the_servers_default_is(
+    postgres_url: str,
+) -> None:
+    async with open_database(postgres_url) as database, database.transaction() as session:
+        name = await session.scalar(text("SELECT current_database()"))
+        await session.execute(
+            text(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
+        )
+    async with open_database(postgres_url) as database:
+        async with database.reading() as session:
+            assert await session.scalar(text("SHOW transaction_isolation")) == "read committed"
+        async with database.transaction() as session:
+            assert await session.scalar(text("SHOW transaction_isolation")) == "read committed"
+
+
 async def test_a_process_stopped_in_a_transaction_does_not_keep_its_locks(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,9 @@ SETTINGS: Final = {
     # 10 seconds. A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
     # A healthy transaction computes for a second or two at most between its statements.
     "idle_in_transaction_session_timeout": "10000",
+    # The service's transactions rely on seeing what others committed before each statement. A server, a database or a
+    # role may have another default.
+    "default_transaction_isolation": "'read committed'",
     # JIT compilation of a plan would take longer than any query of the service.
     "jit": "off",
     # The function `triggerer.store.database.script.literal` does not escape backslashes, so it relies on this setting.
