@@ -52,7 +52,7 @@ class DeadLetters:
         return self._settings.dead_letter_topic_of(topic) not in self._missing
 
     async def check_topics(self, topics: Collection[str], cluster: Cluster) -> None:
-        """Find out which dead-letter topics are missing. A topic counts as missing only if the cluster says so."""
+        """Look up which dead-letter topics are missing. After a failed look-up, all of them count as present."""
         self._cluster = cluster
         await self.recheck_topics(topics)
 

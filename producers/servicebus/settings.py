@@ -56,8 +56,8 @@ class ServiceBusSettings(DeliverySettings):
     sides send empty frames more often.
     """
     dead_letter_queue: OptionalText = None
-    """A queue of the namespace for messages that are dead-lettered after their lock has ended (rule 18). The connection
-    needs the right to send to this queue.
+    """A queue of the namespace. Service Bus itself dead-letters only locked messages. If the lock has ended, the stream
+    sends a copy of the message to this queue (rule 18), and needs the right to send to it.
     """
 
     def check(self, where: str) -> None:

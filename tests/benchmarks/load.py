@@ -17,7 +17,7 @@ WATCHERS = 20
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The place of a message at the broker, and the instant at which the client got it (CLOCK_MONOTONIC, ns)."""
+    """Where a message is at the broker, and when it was handed to the Kafka client (CLOCK_MONOTONIC, ns)."""
 
     partition: int
     offset: int

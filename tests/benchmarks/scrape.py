@@ -132,7 +132,7 @@ async def turn(messages: int, *, scrapes: bool) -> tuple[float, float, int]:
 
 
 def time_of_scrapes(streams: int, lanes: int) -> float:
-    """Return the median ms of a scrape with this number of streams, and of lanes in each stream."""
+    """Return the median time of a scrape, in ms. `lanes` is the number of lanes in each stream."""
     lane = LaneLive('"l"', 5, 5, 1.0, None, is_full=False)
     live = StreamLive(
         "", "", "kafka", 1, 10**6, 10**6, 0, 0, 0, 5, 5, 9, 1.0, 0, 0, 1, [], lanes, [lane] * lanes

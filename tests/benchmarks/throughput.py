@@ -112,7 +112,7 @@ def _measure(scene: Scene, store: Store, case: Case, topic: str) -> Row:
 
 
 def _middle(rounds: Sequence[Row]) -> Row:
-    """Return the round with the median of `of parts`. A further column shows `of parts` of each round."""
+    """Return the row of the round with the median `of parts`, with a further column: `of parts` of each round."""
     of_parts = [row["of parts"] for row in rounds]
     row: Row = {}
     for name, value in rounds[of_parts.index(median_low(of_parts))].items():

@@ -125,7 +125,8 @@ def _quantile(quantile: str, name: str, selector: str = "", by: str = "") -> str
     return f"histogram_quantile({quantile}, sum by ({labels}) (rate({name}_bucket{selector}[{_RATE}])))"
 
 
-# Each row of the dashboard has a title and panels. A panel has a title, a unit, [(query, legend)], and a description.
+# Each row of the dashboard has a title and panels. A panel has a title, a unit, a list of queries with their legends,
+# and a description.
 ROWS: Final[list[tuple[str, list[tuple[str, str, list[tuple[str, str]], str]]]]] = [
     (
         "Is it keeping up?",

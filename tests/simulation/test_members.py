@@ -1,4 +1,4 @@
-"""Invariant S11: a watcher that had to resolve a stream's message must resolve all later ones, until it is deleted."""
+"""Invariant S11: a watcher that gets one message of a stream gets all later ones, until the watcher is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's side of a parser: starts it, sends it files, and starts another one when it dies."""
+"""The service's side of a parser process: starts it, sends it files, and starts another one when it dies."""
 
 from __future__ import annotations
 

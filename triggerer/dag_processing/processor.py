@@ -35,7 +35,7 @@ from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
-# How long results are gathered for one write. A write does not wait for all files, because one may hang.
+# How long results are gathered for one write. A write does not wait for all files, because one of them may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
 # The operating system does not report when a file becomes readable. So while a file is unreadable, the folder is

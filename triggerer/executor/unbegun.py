@@ -1,4 +1,4 @@
-"""Queues a run again that could not begin, because its file does not load or an earlier attempt may still run."""
+"""Queues a run again if it could not begin: its file does not load, or an earlier attempt may still run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Conditions in CEL, the Common Expression Language, for cases beyond `match`.
 
-An expression can say "or", calculate, compare two fields, and search lists. Otherwise prefer `match`, which needs no
-further package and is faster: an expression takes about 20 µs for each message and watcher.
+An expression can say "or", calculate, compare two fields, and search lists. For all other conditions prefer `match`,
+which needs no further package and is faster. An expression takes about 20 µs for each message and watcher.
 
 We chose CEL because its programs always end and have no side effects.
 """

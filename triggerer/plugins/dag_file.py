@@ -52,7 +52,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     result leaves out DAGs that the file imports.
 
     Args:
-        path: A path below the folder, absolute or relative to the working directory.
+        path: A path below `dags_folder`, absolute or relative to the working directory.
     Raises:
         DagFileError: The file cannot be read or run, or its definitions contradict one another. The error names the
             file, the line and the reason.

@@ -111,8 +111,8 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # If the database's clock was set back, the due times from before are too late, and must be computed again. Such a
-    # due time lies in the future. So skip the search if `due` contains all keys, and the last and latest time is past.
+    # If the database's clock was set back, the due times from before are too late, and must be computed again. They lie
+    # in the future. So no search is needed if `due` contains all keys, and its last and latest time is past.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _recompute_outdated(row, partitioner)
         if number == MOST_EVENTS:

@@ -22,8 +22,8 @@ from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.creation.create_run import create_run
 from triggerer.store.runs.creation.create_run_step import CreateRun, EventSelection
 
-# A snapshot counts at most 1,000 queued events of each asset. More events can mean more runs (`events_per_run`). Then
-# the scheduler creates the runs that it has found, and looks at the DAG again.
+# A snapshot counts at most 1,000 queued events of each asset. If an asset has more, further runs may be due
+# (`events_per_run`). So the scheduler creates the runs that it has found, and then looks at the DAG again.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 
@@ -106,8 +106,9 @@ def _runs_per_round(limit: int, dags: int) -> list[int]:
     In the first round, each DAG gets an equal part of the limit, but at least 2 runs, to see if a second run is due.
     The second round is for DAGs with more due runs.
 
-    In a single round, each look would find up to `limit` runs, most of them in vain, and each run costs a call of a
-    timetable. With 32 DAGs and a limit of 32, these calls took half of the plan's time.
+    In a single round, each look would find up to `limit` runs. The plan would drop most of them, because it creates
+    only `limit` runs in all. Each found run costs a call of a timetable. With 32 DAGs and a limit of 32, these calls
+    took half of the plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]

@@ -6,8 +6,8 @@ Throughput is measured alternately on full queues:
 - `runtime` is our producer under the real runtime with one watcher.
 - `alone` is `runtime` with a separate advance for each lane.
 
-Latency is measured with one message at a time: from just before it is sent until it is received and, in a whole service
-on SQLite, until its run is queued.
+Latency is measured with one message at a time, from just before it is sent. It ends when the message is received by the
+bare client or the producer, or when a whole service on SQLite has queued the message's run.
 """
 
 from __future__ import annotations

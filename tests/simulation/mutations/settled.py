@@ -11,7 +11,7 @@ from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight, 
 def moving_past(
     is_passed: Callable[[LaneMessageInFlight], bool],
 ) -> Iterator[tuple[object, object]]:
-    """Yield a wrong `move`: it moves past the messages that the predicate names, although they are not resolved."""
+    """Yield the right `move`, and a wrong one that also moves past unresolved messages if `is_passed` is True."""
     right = MessagesInFlight.move
 
     def move(self: MessagesInFlight, backlog: Backlog) -> bool:

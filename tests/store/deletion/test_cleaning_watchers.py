@@ -1,4 +1,4 @@
-"""On each database, `triggerer db clean` deletes a watcher's event only if the event's message cannot come again."""
+"""On each database, `db clean` deletes a watcher's event only if the watcher cannot get the event's message again."""
 
 from __future__ import annotations
 

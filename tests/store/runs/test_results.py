@@ -291,7 +291,7 @@ async def test_a_step_that_is_refused_takes_no_other_with_it_on_postgresql(
 async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_small(
     postgres: Database,
 ) -> None:
-    """A connection keeps its plans, and the tables may grow for a long time before PostgreSQL analyzes them."""
+    """A connection keeps a plan that it made while the tables were small. A scan gets slow when the tables grow."""
     await add_dag(postgres, "d", None)
     (pk,) = await queue(postgres, "d", 1)
     steps = [

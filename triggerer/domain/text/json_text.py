@@ -43,7 +43,7 @@ def dump_json(
             raise RowRefused(
                 f"{what} has an integer of more than 64 bits", hint="write it as a string"
             ) from error
-        # Without `default`, orjson tries to call None. Then leave out the cause, which shows only this failed call.
+        # Without `default`, orjson tries to call None. The traceback would only show this failed call, so leave it out.
         raise RowRefused(
             f"{what} is not JSON: {error}",
             hint="use strings, numbers, lists and mappings",

@@ -1,4 +1,4 @@
-"""Signs users in at a browser, with an API token, a one-time link or an OpenID Connect provider. Signs them out."""
+"""Signs a browser's user in (by API token, one-time link or OpenID Connect provider), and signs the user out."""
 
 from __future__ import annotations
 

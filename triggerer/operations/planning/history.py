@@ -17,7 +17,8 @@ def recorded(
     """Return the events with corrected timestamps, and a `ClockSetBack` if the clock was set back.
 
     An event with a timestamp in the future was recorded before the clock was set back. All future timestamps are moved
-    back by the same duration. After the move, the latest of them lies just before the next recorded event.
+    back by the same duration. The latest of them then lies just before the event that was recorded next, or before
+    `now` if there is none.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}

@@ -101,7 +101,8 @@ def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
     """Return the condition that an `AssetEvent` belongs to one of the spans."""
     whole = [span.asset_id for span in spans if span.is_whole]
     parts = [span.condition() for span in spans if not span.is_whole]
-    # Put whole assets into one IN list. SQLite allows an IN list of any length, but only a few hundred parts in an OR.
+    # Put the ids of whole spans into one IN list. SQLite allows thousands of values in an IN list, but only a few
+    # hundred parts in an OR.
     return or_(AssetEvent.asset_id.in_(whole), *parts)
 
 

@@ -59,7 +59,7 @@ class Trace:
     waiting: list[WaitingDag]
     """First the DAGs that have the event in their queue, then the partition keys of DAGs; at most 20 of each.
 
-    Once the event has been divided among partition keys, each key whose run has yet to take it has an entry.
+    After the event was divided among partition keys, each key has an entry until a run of the key takes the event.
     """
     has_more_runs: bool
 

@@ -93,7 +93,7 @@ async def list_keyed_runs(
 
 
 async def list_chosen_runs(session: AsyncSession, run_pks: Select[int]) -> list[RunView]:
-    """Return the runs whose primary keys the query returns, in the query's order. The query should have a limit."""
+    """Return the runs whose primary keys `run_pks` selects, in the query's order. `run_pks` should have a limit."""
     chosen = list(await session.scalars(run_pks))
     found = await session.scalars(select(DagRun).where(DagRun.id.in_(chosen)))
     rows = {row.id: row for row in found}

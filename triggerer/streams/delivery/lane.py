@@ -212,9 +212,10 @@ class Lane:
         return self.head is not None and not self.head.unresolved
 
     def take(self, limit: int, decide: Decide, *, decides_all: bool = False) -> list[AdvanceItem]:
-        """Take the ready events at the head of the lane, up to `limit`, or up to an event that `decide` lets wait.
+        """Take up to `limit` ready events from the head of the lane.
 
-        The result is empty if the first event must wait.
+        The first event for which `decide` returns None must wait, and so must all events after it. So the result may be
+        empty.
 
         Args:
             decides_all: True: call `decide` for each event. False: call it only for failed or rejected events.

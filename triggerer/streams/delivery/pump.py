@@ -109,8 +109,8 @@ class Pump:
                 progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The previous batch has made room, so wake the tasks that wait for it. If the loop has not turned, no
-                # task waits.
+                # The earlier batches have made room, so wake the tasks that wait for room. If the loop has not turned,
+                # no task can have begun to wait meanwhile.
                 progress.signal_room()
             self._awaited = batch
             if is_first:

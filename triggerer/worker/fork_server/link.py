@@ -67,7 +67,7 @@ class ForkServerLink:
         self._control.send("unusable", reason=reason, pid=pid)
 
     def file_seen(self, path: str, **state: Any) -> None:
-        """Tell the fork server, for later runs, the state of a DAG file that this run cannot use."""
+        """Send the state of a DAG file that does not load or lacks the run's DAG. Later processes receive the state."""
         self._control.send("file_seen", path=path, **state)
 
     def owns(self, folder: str) -> None:

@@ -14,7 +14,7 @@ _YEAR_9999_MS = 253_402_300_799_999
 
 
 def parse_id(entry_id: str) -> tuple[int, int]:
-    """Return the two numbers of an id. They are ms and a sequence number, unless the publisher chose the id."""
+    """Return the two numbers of an id: ms since 1970 and a sequence number, unless the publisher chose the id."""
     milliseconds, _, sequence = entry_id.partition("-")
     return int(milliseconds), int(sequence or 0)
 

@@ -384,7 +384,10 @@ class BacklogReader:
             self._on_gap(backlog, position)
 
     async def _wait_for_message(self, backlog: Backlog, reading: Reading | None = None) -> bool:
-        """Wait for a message of the log or the poll. Return False if the watcher is live or the lane's turn is over."""
+        """Wait for the backlog's next message. Return False if the reader must leave the lane.
+
+        For example, the watcher is live, the next message is in memory, or another lane waits for its turn.
+        """
         if self._handover.go_live_if_caught_up(backlog) or self._handover.is_recreated(backlog):
             return False
         if backlog.stored_lane is None:

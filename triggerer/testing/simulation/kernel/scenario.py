@@ -155,8 +155,8 @@ def has_marks(scenario: Scenario) -> bool:
 def has_relapses(scenario: Scenario) -> bool:
     """Whether watchers get new arguments when they have just caught up: in a tenth of the suitable seeds.
 
-    A suitable seed has a log, and no outages, poison, instant answers or standstills. The chosen seeds have one stream
-    and few other faults, so that watchers fall behind for a moment, again and again.
+    A suitable seed has a log, and no outages, poison, instant answers or standstills. Each change of arguments makes a
+    watcher fall behind for a moment. The chosen seeds have one stream and few other faults, so that this happens often.
     """
     is_log = scenario.is_acknowledged and scenario.is_log
     is_other = has_outages(scenario) or has_poison(scenario) or has_instant_answers(scenario)

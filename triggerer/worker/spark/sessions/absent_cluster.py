@@ -20,7 +20,7 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 def await_cluster(settings: SparkSettings, tell: Callable[[str | None], None]) -> None:
-    """Wait until the master or the server accepts connections. For a master without an address, do not wait.
+    """Wait until the master or the server accepts connections. A master without an address (`yarn`) needs no wait.
 
     Args:
         tell: Receives the reason when a wait begins, such as `the Spark master ..., which does not answer`. Receives
