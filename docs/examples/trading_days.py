@@ -57,6 +57,6 @@ class TradingDaysTimetable(TickTimetable):
 
 @lru_cache(maxsize=8)
 def _closes(exchange: str) -> list[datetime]:
-    # Fixed bounds, so that the answers do not depend on the day on which the service was started.
+    # The default bounds depend on the day when the service starts. With fixed bounds, each start gets the same closes.
     calendar = exchange_calendars.get_calendar(exchange, start="2006-01-01", end="2027-12-31")
     return [close.to_pydatetime() for close in calendar.closes]

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""The later messages of a group become visible this number of seconds after the failed message. Otherwise, some
-services with SQS's API would deliver them together with that message, and count a delivery of each.
+"""The later messages of a group become visible this number of seconds after the failed message.
+
+If all became visible at once, some services with SQS's API would deliver them together, and count a delivery of each.
 """
 
 

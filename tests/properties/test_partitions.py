@@ -79,8 +79,8 @@ LEFT_IN_THE_QUEUE: Drawn = (
 )
 
 
-# No play here sets the clock back. Otherwise the start of a deadline would depend on how the scheduler divides the
-# events into batches.
+# Here the scheduler handles four events at a time. After the clock is set back, a deadline counts from the next batch
+# of events, and the model knows no batches. So no play here sets the clock back.
 @given(plays(WAITS, is_quiet=True))
 @example(LATE)
 @example(DEADLINE)

@@ -111,7 +111,7 @@ def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
     """Set a key of a section or, with `key__inner`, a key of a table in the section.
 
     Raises:
-        ConfigurationError: A key of the path, before its last key, has a value that is not a table.
+        ConfigurationError: `path` leads through a key whose value is not a table.
     """
     key, _, inner = path.partition("__")
     if not inner:

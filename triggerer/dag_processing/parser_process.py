@@ -43,7 +43,7 @@ class ParserSettings:
     dags_folder: Path
     allowed_modules: tuple[str, ...] = ()
     file_timeout: timedelta = timedelta(seconds=30)
-    # The number of files that are read at once. If one file hangs, other files are still read.
+    # The number of files that are read at the same time. If one file hangs, other files are still read.
     at_once: int = 4
     pools: frozenset[str] | None = None
     """The names in `[pools]`. None: the pools are unknown, and a task may name any pool."""

@@ -1,7 +1,7 @@
 """Copies the logs of ended runs to a bucket: `[logs] ship`.
 
-Guarantee: the log of each run that this executor claimed is copied at least once after the run's end. No run waits for
-the bucket.
+After the end of a run that this executor claimed, the run's log is copied at least once, except in the two cases below.
+No run waits for the bucket.
 
 Until a log is copied, a file below `<home>/unshipped` names the log. This file is the log's *marker*. An executor that
 starts copies the logs that dead executors with the same home left. A log is not copied in two cases:

@@ -12,8 +12,8 @@ _NUL: Final = "\0"
 def text_of(raw: str | bytes | None) -> str | None:
     """Return a message's key or attribute as a string that every database can store.
 
-    Bytes are decoded from UTF-8. The result is `base64:…` for bytes that are not UTF-8, such as an eight-byte number,
-    and for text with a NUL character or half a surrogate pair, which some databases refuse.
+    Bytes are decoded from UTF-8. Bytes that are not UTF-8, such as an eight-byte number, become `base64:…`. So does
+    text with a NUL character or half a surrogate pair, because some databases refuse these.
     """
     if raw is None:
         return None

@@ -239,7 +239,7 @@ class Data:
         }
 
     def progress(self, index: int, began: int, state: str) -> Row:
-        """Return a task's progress on Spark, with two stages. The last stage is over only if the task succeeded."""
+        """Return a task's progress on Spark, with the newest two stages. The last one is over if the task succeeded."""
         is_over = state == "success"
         counts = {"tasks_failed": 0, "rows_written": 0}
         first = {"tasks": 200, "tasks_done": 200, "rows_read": 41_000, "bytes_read": 5_300_000}

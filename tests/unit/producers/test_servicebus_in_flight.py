@@ -155,7 +155,8 @@ async def test_a_message_that_comes_again_is_handed_over_again_if_its_session_wa
     later, _ = make_link("one", known, handed_over.extend)
     before, again = delivery_by(link), delivery_by(later)
     known.add(before)
-    # The request to give the session back is still under way to `link`, which has lost the session.
+    # `link` has lost the session. If `is_given_back`, a message failed before, and `link` was asked to give the session
+    # back.
     link.is_given_back = is_given_back
     monkeypatch.setattr(link_module, "sdk", broker := Broker(again))
     monkeypatch.setattr(link_module, "delivery_of", lambda delivery, *_: delivery)

@@ -31,7 +31,7 @@ def calling_location() -> SourceLocation | None:
 
 
 def importing_location() -> SourceLocation | None:
-    """Return the innermost line on the stack at the top level of a module, or None if there is no such line.
+    """Return the line in the innermost module whose top-level code is being executed, or None if there is none.
 
     If a factory function makes a DAG, the line is in the file that calls the function. If an imported file makes a DAG,
     the line is in the imported file.

@@ -1,4 +1,4 @@
-"""Notices that the database's clock was set, because a wrong clock would make all data old at once."""
+"""Notices a wrong clock of the database. If the clock were years ahead, all data would seem old, and be deleted."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class KeyRecord:
 
 
 def undivided(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return up to `limit` events that wait for the DAG and are not divided yet, in the order of their ids."""
+    """Return up to `limit` events that wait for the DAG and are not divided among partition keys, sorted by id."""
     return keyed_events((yield UNDIVIDED(dag_id=dag_id, limit=limit)))
 
 

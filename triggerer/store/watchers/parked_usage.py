@@ -54,7 +54,7 @@ class ParkedUsage:
         self.of_watchers[watcher_id] = messages + 1, used + size_bytes
 
     def mark_set_aside(self, watcher_id: int, size_bytes: int) -> None:
-        """Count a parked message. If the message was stored before, it is counted twice until the next read."""
+        """Count a parked message. If the message was stored before, it is counted twice until `forget` is called."""
         if self.total_bytes is not None:
             self.total_bytes += size_bytes
         if watcher_id in self.of_watchers:

@@ -39,7 +39,7 @@ class RestoredWatcher:
     stream: str
     stream_id: str
     start: datetime | None
-    """The watcher's log is read again from this instant on. None: the watcher has no shared stream, and so no log.
+    """If the upstream is a log, the watcher reads it again from this instant on. None: there is no shared stream.
 
     An earlier restore may have left an open replay request with an earlier start. Then the log is read from that start.
     """

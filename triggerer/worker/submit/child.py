@@ -17,7 +17,7 @@ from triggerer.processes.signals import signal_name
 from triggerer.worker.spark.jvm.driver_deaths import reason_in
 
 _GRACE_S: Final = 5.0
-"""The time that a stopped driver has to tell its cluster that it ends. Then the driver is killed."""
+"""How long a stopped driver may take to report its end to the cluster. Then the driver is killed."""
 _STEP_MS: Final = 500
 """The longest time until a task in a thread notices that it must stop."""
 _LAST_LINES: Final = 1000

@@ -1,4 +1,4 @@
-"""Runs at the instants of a cron expression, each for a partition key made from its data interval."""
+"""Makes a run at each instant of a cron expression. The run's partition key is made from its data interval."""
 
 from __future__ import annotations
 

@@ -68,8 +68,9 @@ class Outcomes:
         self._on_failure = on_failure
         self._on_success = on_success
         self._passing_lane: Backlog | None = None
-        """For a log: the lane whose message passed last, so that the lane's next message needs less work. None after a
-        failure.
+        """For a log: the lane whose message passed last. In `resolve`, the lane's next message takes a shorter path.
+
+        None after a failure.
         """
 
     def is_probe_due(self, backlog: Backlog) -> bool:
@@ -94,7 +95,8 @@ class Outcomes:
             return False
         in_flight.unresolved -= 1
         if not was_passing:
-            # This is the first message of the lane to pass after a failure, or after another lane had its turn.
+            # In a log, this is the lane's first message to pass after a failure, or after another lane had its turn.
+            # In a queue, this is any message.
             self._on_success()
             self._reader.record_success(backlog)
         self._in_flight.add(in_flight)

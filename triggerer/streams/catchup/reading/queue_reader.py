@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""4 MiB: the limit for rows that wait in memory until their lanes are read, for all lanes of the watcher together."""
+"""4 MiB. When a watcher has this much in memory, over all its lanes, a query for all lanes adds no further row."""
 
 
 class QueueMessage(NamedTuple):

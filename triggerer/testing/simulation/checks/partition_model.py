@@ -54,8 +54,8 @@ class Keyed:
     - `same`: a key to itself.
     - `all`: months to quarters. A quarter is due with all its months.
     - `two`: months to quarters. A quarter is due with two of its months.
-    - `late`: months to quarters. A quarter is due with all its months, or with one of them some time after its end.
-    - `regions`: regions to `world`, which is due with both regions, or with one of them some time after its event.
+    - `late`: months to quarters. A quarter is due with all its months, or some time after its end with one month.
+    - `regions`: regions to `world`. `world` is due with both regions, or some time after the first event.
     - `months`: a quarter to its months.
     - `hour`: minutes to hours. An hour is due with one of its minutes.
     - `hour two`: minutes to hours. An hour is due with two of its minutes.

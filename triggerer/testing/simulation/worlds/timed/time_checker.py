@@ -169,8 +169,9 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # A run was created too early, because a host's clock was ahead. As soon as the run is due, it is `last`
-                # here. But the scheduler does not call the timetable again at that time, so use only the stored answer.
+                # A host whose clock was ahead has created a run too early. As soon as that run is due, it is `last`
+                # here. But the scheduler does not call the timetable again at that time. So use only `next_run`, which
+                # the scheduler stored at its last call.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
