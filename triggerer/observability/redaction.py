@@ -32,9 +32,11 @@ _NO_SECRET: Final = re.compile(
 
 # These patterns need linear time, even for a very long word such as a message in Base64. So they look ahead only at the
 # start of a word or of a URL's parameter, and most of their quantifiers are possessive. A URL's password may contain
-# "/", ":" and "@", so `_USER_INFO` takes everything up to the last "@" of the word.
+# "/", ":" and "@", so `_USER_INFO` takes everything up to the last "@" of the word. Its first part is atomic: if no "@"
+# follows the first "://", none follows a later one.
 _USER_INFO: Final = re.compile(
-    r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
+    r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)(?>[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:))"
+    r"(?P<secret>[^\s\"'<>]*)(?=@)"
 )
 _KEY_ALONE: Final = re.compile(r"(?P<before>\bhttps?://)(?P<secret>[^:/@\s?#\"'<>]++)(?=@)")
 _PARAMETER: Final = re.compile(

@@ -212,7 +212,7 @@ async def test_a_run_that_is_repeated_and_fails_again_is_told_again(database: Da
     async with database.transaction() as session:
         run = await lock_run(session, "sales", "r1")
         assert run is not None
-        await queue_again(session, run.pk, run.repeat)
+        await queue_again(session, run, kept={}, cleared={})
     assert await told(database) == []
     async with database.transaction() as session:
         now = await database_now(session)
