@@ -92,7 +92,7 @@ class BrokerMessage:
         self.forget_decoded()
 
     def __post_init__(self) -> None:
-        """Called only in a subclass that is a dataclass. Its generated constructor does not call the one above."""
+        """Called only by the constructor that `dataclass` generates for a subclass. It does not call `__init__`."""
         self.forget_decoded()
 
     def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:

@@ -1,6 +1,6 @@
 """The leases of received messages (their ack deadlines), and when each has to be extended. No I/O, no clock.
 
-The event loop adds and releases leases, and the thread of `renewing` extends them. A lock protects them.
+The event loop adds and releases leases, and the thread of `renewing.py` extends leases. A lock protects the leases.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     - A failed message becomes visible again after a growing delay. The later messages of its group become visible a
       second later, which keeps the order. Other groups continue. SQS counts deliveries, so counts survive restarts.
     - A message goes to the dead-letter queue after `max_deliveries` failures, or after fewer if the queue's redrive
-      policy says so. The reason is in the message's attributes. Rejected messages go to the dead-letter queue too.
-      Without a dead-letter queue, the runtime parks rejected messages.
+      policy says so. The reason is in the message's attributes, unless SQS itself moved the message. Rejected messages
+      go to the dead-letter queue too. Without a dead-letter queue, the runtime parks rejected messages.
     - At the end, the producer waits for open polls, and then gives all messages in flight back.
     """
 

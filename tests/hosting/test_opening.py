@@ -1,4 +1,4 @@
-"""A host opens a new stream when the DAGs folder has been read, or after a while at the latest."""
+"""A host opens a new stream once the DAGs folder has been read, or at the latest at the stream's `closed_until`."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def main() -> NoReturn:
             partial(_run, settings, listener, channel),
             backend_options={"use_uvloop": find_spec("uvloop") is not None},
         )
-    # Everything is closed, so exit at once. Python would first free all objects. On a busy machine, this low-priority
-    # process would need seconds for that, and the service would wait.
+    # Everything is closed, so exit at once. At a normal exit, Python would first free all objects. On a busy machine,
+    # this low-priority process would need seconds to free them, and the service would wait.
     logging.shutdown()
     os._exit(0)
 

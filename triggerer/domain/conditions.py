@@ -63,7 +63,7 @@ def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> boo
 
     Args:
         has_event: For an asset, returns whether one of its events waits. For an alias, returns whether an event of any
-            of its assets waits. `has_event` is not called for operands that cannot change the result.
+            of its assets waits. Called for the operands from left to right, until the result is known.
     """
     match condition:
         case AssetAll():

@@ -26,8 +26,9 @@ _STANDARD_ERROR: Final = 2
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    If a plain `KeyboardInterrupt` leaves code that was compiled from a string, such as code that `dataclass` generates,
-    CPython later kills the process with SIGINT (`run_eval_code_obj` in pythonrun.c). Our exit code would be lost.
+    The handler raises this subclass because CPython treats a plain `KeyboardInterrupt` specially (`run_eval_code_obj`
+    in pythonrun.c). If that exception leaves code compiled from a string, such as code that `dataclass` generates,
+    CPython later kills the process with SIGINT. Our exit code would be lost.
     """
 
 

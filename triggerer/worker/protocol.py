@@ -4,7 +4,7 @@ A worker, which forks the processes of runs, receives:
 
 - `setup`: the settings of the worker. This message is the first one.
 - `warm`: open Spark's driver now.
-- `stop` and `kill`: send SIGTERM or SIGKILL to a run's process, which the message names by its number.
+- `stop` and `kill`: send SIGTERM or SIGKILL to a run's process. The message has the number from `prepared`.
 
 A worker sends:
 

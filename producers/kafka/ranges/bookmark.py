@@ -1,4 +1,4 @@
-"""The bookmark of a watcher of ranges: the offset of each partition at which the next range begins."""
+"""The bookmark of a `KafkaRangeTrigger`: for each partition, the offset at which the next range begins."""
 
 from __future__ import annotations
 

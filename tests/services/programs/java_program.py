@@ -60,7 +60,7 @@ def find_program(name: str) -> JavaProgram:
     """Return Java and the jars that `<name>/pom.xml` names. The first use on a machine gets the jars with Maven.
 
     Raises:
-        ServiceUnavailable: There is no Java 17, or the jars are not cached and Maven is missing or could not get them.
+        ServiceUnavailable: There is no Java 17. Or the jars are not cached, and Maven is missing or failed.
     """
     return JavaProgram(find_java(), _find(name, "copy-dependencies"))
 

@@ -274,8 +274,8 @@ async def test_the_cost_of_the_list_of_dags_does_not_grow_with_waiting_events(
 
 
 async def _waiting(database: Database, *, queued: int, keyed: int) -> None:
-    """Fill the tables of DAG `d`: `queued` events that wait, `queued` events in a run, and `keyed` events that each
-    wait for two keys."""
+    """Give DAG `d` `queued` waiting events, equally many events in a run, and `keyed` events that each wait for two
+    keys."""
     await add_asset(database, 1, "a")
     for dag_id in ("another", "d"):
         await add_dag(database, dag_id, None)

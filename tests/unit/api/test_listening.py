@@ -1,4 +1,4 @@
-"""The API listens on loopback only, unless TLS or a proxy protects it, and refuses a port that is taken."""
+"""The API listens only on loopback, unless TLS or a proxy protects it. It refuses to start on a port that is taken."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ PAGES = [
 ]
 BROKER_EXAMPLES = DOCS / "examples" / "brokers"
 ELSEWHERE = {"airflow-triggers.md", "simulation.md", "write-a-plugin.md"}
-"""The examples of these pages need Airflow, an installed package, or a test of ours. Other tests run them."""
+"""Pages whose examples the tests here leave out, because they need Airflow, an installed package or the simulation."""
 
 FOREIGN_FILES = {
     ".jobs/report.py",

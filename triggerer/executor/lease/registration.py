@@ -34,8 +34,8 @@ _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
 """The time from a failed heartbeat to the next."""
 _TIMEOUT: Final = 1 / 6
-"""The time limit for the statements of a heartbeat, and again for its commit. Even after both, there is time for
-another heartbeat."""
+"""The time limit for the statements of a heartbeat, and separately for its commit. If a heartbeat uses up both limits,
+there is still time for another one."""
 _MARGIN: Final = 1 / 10
 """The executor ends its runs this long before the end of the lease."""
 _GUARD_MARGIN: Final = 1 / 15

@@ -59,8 +59,8 @@ class RunExecution:
             task's timer sets `ending.verdict` and `ending.is_overdue`, unless there is a verdict already.
         on_wait: Called with True when the run begins to wait, for instance for its Spark cluster or a missing DAG
             file. Called with False when the run continues.
-        on_overdue: Called after a task's timer has set the verdict. The function cannot wait, so it must wake a task
-            that calls `kill`.
+        on_overdue: Called after a task's timer has set the verdict. It is not a coroutine function, so it cannot await
+            `kill`. It must wake a task that calls `kill`.
     """
 
     order: RunOrder

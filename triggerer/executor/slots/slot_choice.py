@@ -53,7 +53,7 @@ def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
 
     - A run that needs Spark takes a free slot with a warm session. If there is none, and a session is about to open,
       the run waits.
-    - Every other run takes any free slot. It prefers a slot with a worker, and among these a slot without a warm
+    - In all other cases, the run takes any free slot. A slot with a worker is preferred, and then a slot without a warm
       session.
     """
     free = [slot for slot in slots if slot.is_free]

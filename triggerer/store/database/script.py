@@ -86,7 +86,7 @@ class ScriptRunner(ABC):
     """Performs scripts in transactions of their own, on connections that do not belong to SQLAlchemy's pools."""
 
     has_written = True
-    """False if the last transaction on SQLite changed no row. Its success does not show that the disk has room."""
+    """False if the last transaction on SQLite changed no row. Such a success does not show that the disk has room."""
 
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:

@@ -45,7 +45,8 @@ class Statement:
     - A list becomes an array on PostgreSQL, and JSON on SQLite. With `OneOrMany`, a list of one
       item becomes plain values on SQLite.
 
-    The step's rows are not converted. On SQLite their JSON and instants are text, see `json_from` and `instant_from`.
+    The step's rows are not converted. On SQLite, their JSON and instants are text: convert each of these values with
+    `json_from` or `instant_from`.
 
     Args:
         constants: Each constant's text for SQLite and for PostgreSQL. A text may contain parameters.
@@ -145,7 +146,7 @@ def instant_from(value: str | datetime | None) -> datetime | None:
 
 
 def json_from(value: Any) -> Any:
-    """Return the value of a fetched column. JSON text is decoded; a PostgreSQL array is a list already."""
+    """Return the value of a fetched JSON or array column. JSON text is decoded; an array from PostgreSQL is a list."""
     return load_json(value) if isinstance(value, str) else value
 
 

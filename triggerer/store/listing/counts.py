@@ -67,8 +67,8 @@ class EventInRun(NamedTuple):
 async def count_all(session: AsyncSession) -> Counts:
     """Count events, runs, tasks and watchers. This reads an index of all events, so call it rarely.
 
-    The counts agree exactly only in a session that reads from one snapshot. Otherwise, on PostgreSQL, other
-    transactions may commit between the queries.
+    The counts agree exactly with each other only in a session that reads from one snapshot. Otherwise, on PostgreSQL,
+    other transactions may commit between the queries.
     """
     events = (
         select(Asset.name, func.count(AssetEvent.id))

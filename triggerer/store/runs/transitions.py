@@ -176,7 +176,7 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
 
 
 async def cancel_queued(session: AsyncSession) -> list[str]:
-    """End the queued runs that a user has asked to cancel. Return the DAG id of each run."""
+    """End the queued runs that a user has asked to cancel. Return one DAG id for each ended run."""
     return await _cancel_queued(session, _RUNS.c.cancel_requested.is_(True), datetime.now(UTC))
 
 

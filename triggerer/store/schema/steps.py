@@ -168,7 +168,8 @@ class Upgrade:
 
 
 def _refuse_narrow(database: Database, encoding: str | None) -> None:
-    # If one DAG's description had a character that the encoding lacks, no DAG of the whole folder could be stored.
+    # All DAGs of the folder are stored in one transaction. One character that the encoding lacks, in the description of
+    # one DAG, would make the transaction fail.
     if encoding not in {"UTF8", "SQL_ASCII"}:
         raise ConfigurationError(
             f"{database.name} has the encoding {encoding}, which lacks some characters",

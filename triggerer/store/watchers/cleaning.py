@@ -7,6 +7,9 @@ advanced past a watcher's old messages if all of these conditions hold:
 - an instance has the lease of the watcher's stream,
 - all watchers of the stream have been running for a while (the stream is in good order),
 - the watcher has no backlog, and no replay was requested for it.
+
+A watcher that no file declares has no stream. For such a watcher, the first two conditions are replaced: no file has
+declared it for a while.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Flow:
     The poll calls `check` before a broadcast once `check_at` or the group's limit in bytes is reached. After a
     broadcast that has filled a lane, the poll calls `handle_full_lane`.
 
-    If the producer can pause lanes, only the full lane pauses. Otherwise the poll pauses at that lane's next event. A
-    hook that raises ends the group.
+    If the producer can pause lanes, only the full lane pauses. Otherwise the poll pauses at that lane's next event. If
+    one of the producer's hooks raises, for example `pause_lane`, the group ends.
     """
 
     def __init__(

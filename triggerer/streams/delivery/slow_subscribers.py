@@ -48,6 +48,7 @@ class SlowSubscribers:
 
     - The subscriber's queue is full, or the events that it has not passed fill more than half of the bound.
     - A sibling has passed all events of the lane or stream, or has read the lane to its end while it catches up.
+    - A sibling has passed or read the first message that the subscriber has not passed.
     - The store is not slow. Otherwise all subscribers wait for the store.
 
     If the newest message alone fills more than half of a bound, a subscriber has `overflow_grace` seconds to pass it.

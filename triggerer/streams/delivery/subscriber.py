@@ -330,8 +330,8 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # Check `pending` after the wait for the sink. If the service is stopping, `pending.limit` is zero, and the
-            # filter waits here until it is cancelled. So the filter reads no further message.
+            # Check `pending` last, because the service may begin to stop during the wait for the sink. Then
+            # `pending.limit` is zero. The filter waits here until it is cancelled, and reads no further message.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

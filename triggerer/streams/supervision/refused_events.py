@@ -25,7 +25,7 @@ class RefusedEvents:
 
     Args:
         name: The trigger's name, for the log.
-        now: Returns the time of a report in UTC, which `latest` shows.
+        now: Returns the current time in UTC. `latest` shows the time of the last reported refusal.
         on_report: Called when a refusal is reported.
     """
 

@@ -75,7 +75,8 @@ class DriverKeeper:
     def warm(self) -> None:
         """Open a driver before a run needs the driver.
 
-        The executor receives `warmed` once the next run's process has attached to the driver, or with an error.
+        The executor receives `warmed` once the next run's process has attached to the driver. If this fails, `warmed`
+        has an error. With Spark Connect, no driver is opened, and `warmed` comes at once.
         """
         self._server.preload(FOR_SPARK)
         try:

@@ -1,7 +1,7 @@
 """Creates and drops indexes on tables that may be large, without blocking the services.
 
-PostgreSQL refuses CONCURRENTLY in a transaction, so only a migration with `is_concurrent = True` may call these
-functions. If such a migration is interrupted, it runs again from its beginning.
+PostgreSQL refuses CONCURRENTLY in a transaction. So only a migration with `is_concurrent = True`, which runs without a
+transaction, may call these functions. If such a migration is interrupted, it runs again from its beginning.
 """
 
 from collections.abc import Sequence

@@ -50,7 +50,7 @@ class Replays:
 
     Args:
         members: The stream's current members.
-        on_change: Called with a watcher when its replay has ended, so that it may read its backlogs.
+        on_change: Called with a watcher when one of its replays has ended.
     """
 
     def __init__(

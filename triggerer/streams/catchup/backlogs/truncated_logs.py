@@ -14,8 +14,9 @@ from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 
 
 def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime) -> None:
-    """Rewind watchers of this lane after a cut of the log.
+    """Rewind the watchers that are affected by a cut of this lane's log.
 
+    - A watcher that has caught up, and has read nothing after the cut, is not rewound.
     - A watcher whose position is after the cut is rewound to the cut.
     - Any other watcher may have messages in memory that the log has lost, so it reads again from its position.
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
 
 _TIMEOUT_S = 600.0
-"""The longest time, in seconds, for all shielded work of a process together. Each shield has its own deadline."""
+"""The longest virtual time, in seconds, in which a cancelled process must end. Shielded work may continue until the
+deadline of its shield."""
 
 
 class Crash(BaseException):
