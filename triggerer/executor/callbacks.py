@@ -149,10 +149,10 @@ class CallbackRunner:
 
     @asynccontextmanager
     async def _handing_back(self, call: CallbackOrder) -> AsyncIterator[None]:
-        """If the block is cancelled, make the call due again."""
+        """If the block is cancelled or raises an OSError, make the call due again."""
         try:
             yield
-        except anyio.get_cancelled_exc_class():
+        except (OSError, anyio.get_cancelled_exc_class()):
             with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
                 await self._record_once(call, is_done=False)
             raise
@@ -161,6 +161,7 @@ class CallbackRunner:
         """Let a process of the worker make the call.
 
         Raises:
+            OSError: The worker died before it had a process for the call, so no callback has begun.
             _Interrupted: The worker died with the guard of the executor's lease. Unless another executor takes the call
                 first, the next sweep makes the call due again.
         """
@@ -179,6 +180,8 @@ class CallbackRunner:
             death = await _reap(worker, process)
             if worker.has_lost_guard:
                 raise _Interrupted from closed
+            if process is None:
+                raise ChildProcessError(f"{death.victim} has died (code {death.code})") from closed
             await self._complain(call, f"their {death.victim} has died (code {death.code})")
             return
         finally:

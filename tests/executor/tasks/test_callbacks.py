@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -175,6 +177,30 @@ async def test_callbacks_are_called_however_often_no_process_can_be_started(
     async with house.executor(sweep_every=timedelta(seconds=0.05)):
         await _called(house, pk)
     assert failures == 4
+    assert [line.split(" ")[0] for line in _notes(params)] == ["good", "last"]
+
+
+async def test_callbacks_are_called_however_often_their_worker_dies_before_it_begins_one(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = any_house
+    deaths = 0
+
+    @asynccontextmanager
+    async def open_a_worker_that_dies(*arguments: Any) -> AsyncIterator[WorkerProcess]:
+        nonlocal deaths
+        async with open_worker(*arguments) as worker:
+            if deaths < 4:
+                deaths += 1
+                os.kill(worker.pid, signal.SIGKILL)
+            yield worker
+
+    monkeypatch.setattr("triggerer.executor.callbacks.open_worker", open_a_worker_that_dies)
+    params = await _add(house)
+    (pk,) = await house.queue("d", params=params)
+    async with house.executor(sweep_every=timedelta(seconds=0.05)):
+        await _called(house, pk)
+    assert deaths == 4
     assert [line.split(" ")[0] for line in _notes(params)] == ["good", "last"]
 
 
