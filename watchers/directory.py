@@ -13,7 +13,6 @@ import logging
 import os
 import re
 from collections.abc import AsyncIterator, Collection, Hashable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,7 @@ from triggerer.abc import (
     TriggerEvent,
 )
 from triggerer.errors import BrokerRefused, BrokerUnavailable, DagError
+from watchers.files.appeared import time_text
 from watchers.files.arguments import interval_argument, path_argument, refuse_pattern
 from watchers.files.claiming import REJECTED, FoundFile, claim, delete, list_names, set_aside
 from watchers.files.pattern import FilePatternTrigger
@@ -247,9 +247,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
                         "path": str(seen.path),
                         "filename": self._filename,
                         "size_bytes": seen.size_bytes,
-                        "modified_at": datetime.fromtimestamp(
-                            seen.modified_ns / 1e9, UTC
-                        ).isoformat(),
+                        "modified_at": time_text(seen.modified_ns),
                     }
                 )
 

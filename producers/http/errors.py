@@ -122,11 +122,20 @@ def read_retry_after(value: str | None) -> float | None:
     if text.isdecimal():
         seconds = float(text)
     else:
-        try:
-            instant = parsedate_to_datetime(text)
-        except (ValueError, OverflowError):
+        instant = read_date(text)
+        if instant is None:
             return None
-        if instant.tzinfo is None:
-            instant = instant.replace(tzinfo=UTC)
         seconds = (instant - datetime.now(UTC)).total_seconds()
     return min(max(seconds, 0.0), MOST_PATIENCE_S)
+
+
+def read_date(value: str | None) -> datetime | None:
+    """Return the instant in a header such as `Date`; None if the header is missing or cannot be read."""
+    if value is None:
+        return None
+    try:
+        instant = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        # OverflowError: a number, such as the year, is too large for a `datetime`.
+        return None
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -15,7 +14,7 @@ import anyio
 import httpx
 from anyio import to_thread
 
-from producers.http.errors import CAUGHT, raise_for_status, shown, translate
+from producers.http.errors import CAUGHT, raise_for_status, read_date, shown, translate
 from producers.http.settings import HttpSettings, origin_of
 from triggerer.errors import BrokerRefused, ConfigurationError
 from triggerer.pluginkit.guarding import guarded
@@ -161,22 +160,12 @@ class Fetcher:
 def _last_modified(headers: Mapping[str, str]) -> str | None:
     """Return `Last-Modified`, if it is old enough to distinguish this content from a later one."""
     value = headers.get("last-modified")
-    modified = _instant(value)
+    modified = read_date(value)
     if modified is None:
         return None
     # A server without a clock sends no `Date`. Use the time of this machine instead (RFC 9110, section 6.6.1).
-    answered = _instant(headers.get("date")) or datetime.now(UTC)
+    answered = read_date(headers.get("date")) or datetime.now(UTC)
     return value if answered - modified >= _SETTLED_AFTER else None
-
-
-def _instant(value: str | None) -> datetime | None:
-    if value is None:
-        return None
-    try:
-        instant = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def _with_query(url: str, params: Mapping[str, Any] | None) -> str:

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _ASKING_S: Final = 3.0
 _CLOSE_TIMEOUT_S: Final = 2.0
+_FOR_EVER_MS: Final = timedelta.max // timedelta(milliseconds=1)
 _RETENTION: Final = "retention.ms"
 _CLEANUP: Final = "cleanup.policy"
 
@@ -163,6 +164,7 @@ class _TopicFacts:
         if "compact" in policies:
             self._compacted.append(name)
         kept_ms = int(configuration.get(_RETENTION) or -1)
-        if "delete" in policies and kept_ms >= 0:
+        # Some people write the largest number that Kafka allows, which is too large for a `timedelta`, instead of -1.
+        if "delete" in policies and 0 <= kept_ms < _FOR_EVER_MS:
             kept = timedelta(milliseconds=kept_ms)
             self.retention = kept if self.retention is None else min(self.retention, kept)

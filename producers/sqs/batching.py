@@ -145,22 +145,24 @@ class Batches(Generic[T]):
         return waiting >= BATCH or not self._under_way
 
     async def _request(self, batch: Sequence[_Pending[T]]) -> None:
-        error: BrokerError = BrokerUnavailable("the request was given up at the end of the stream")
+        # After any other exception, the outcome of the request is unknown, and `run` ends the stream.
+        error: BrokerError | None = BrokerUnavailable(
+            "the request was given up at the end of the stream"
+        )
         try:
             # Shield the request until its answer arrives, because the outcome of a cancelled request is unknown.
             with anyio.move_on_after(_REQUEST_TIMEOUT_S, shield=True) as scope:
                 try:
-                    answer = await self._send([pending.entry for pending in batch])
+                    self._record_answer(batch, await self._send([one.entry for one in batch]))
+                    error = None
                 except BrokerError as raised:
                     error = raised
-                else:
-                    self._record_answer(batch, answer)
-                    return
             if scope.cancelled_caught:
                 error = BrokerUnavailable(f"no answer to a request in {_REQUEST_TIMEOUT_S:g} s")
-            for pending in batch:
-                pending.answer = error
         finally:
+            if error is not None:
+                for pending in batch:
+                    pending.answer = error
             self._under_way -= 1
             self._has_changed.set()
             for waiter, answered in groupby(batch, _waiter_of):

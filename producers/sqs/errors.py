@@ -67,8 +67,11 @@ _THROTTLED: Final = frozenset(
     }
 )
 
-CAUGHT: Final = (sdk.BotoCoreError, sdk.ClientError, OSError, TimeoutError)
-"""The errors of the SDK and of the network."""
+CAUGHT: Final = (sdk.BotoCoreError, sdk.ClientError, OSError, RuntimeError, TimeoutError)
+"""The errors of the SDK and of the network.
+
+The SDK raises a plain `RuntimeError` if the source of the credentials returns credentials that have expired.
+"""
 
 
 class Throttled(BrokerUnavailable):
@@ -108,6 +111,10 @@ def translate(error: BaseException, what: str) -> BrokerError:
         return BrokerRefused(f"{what}: {text}")
     if isinstance(error, sdk.CredentialRetrievalError):
         return BrokerUnavailable(f"{what}: {text}", hint=_ASSUME)
+    if isinstance(error, RuntimeError):
+        return BrokerUnavailable(
+            f"{what}: {text}", hint="check the source of the credentials, and this machine's clock"
+        )
     if isinstance(error, ValueError):
         return BrokerRefused(f"{what}: {text}", hint="check endpoint_url")
     if isinstance(error, sdk.EndpointConnectionError | sdk.ConnectTimeoutError):

@@ -63,6 +63,8 @@ class InFlight:
             else:
                 delivery.record_redelivery(raw)
                 delivery.received_at = now
+                # The message came again because it was not renewed in time. No watcher has failed it.
+                self.exclude_from_failures(delivery)
             self._extend(delivery, now, self._queue.lease_s)
         return new, done
 

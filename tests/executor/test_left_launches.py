@@ -25,17 +25,21 @@ from triggerer.store.schema.models import RunAttempt, RunLaunch
 DEATH = "the process that ends launches has died"
 
 
-async def _leave_launch(house: House) -> None:
-    """Store a failed run of a dead executor, with an open launch."""
+async def _leave_launch(house: House, *launchers: str) -> None:
+    """Store a failed run of a dead executor, with an open launch of each launcher; by default of Connect alone."""
     await house.add_dag("d", "")
     (pk,) = await house.queue("d", state="failed", executor="dead")
     now = datetime.now(UTC)
-    row: dict[str, Any] = {"run_pk": pk, "epoch": 1, "tag": "t", "seen_at": now}
-    row |= {"launcher": "connect", "state": "running"}
-    attempt = {"number": 1, "executor": "dead", "intent_at": now}
+    attempt = {"run_pk": pk, "epoch": 1, "number": 1, "tag": "t", "executor": "dead"}
+    attempt |= {"launcher": "connect", "state": "running", "intent_at": now, "seen_at": now}
+    rows: list[dict[str, Any]] = [
+        {"run_pk": pk, "epoch": 1, "tag": tag, "seen_at": now + place * timedelta(seconds=1)}
+        | {"launcher": launcher, "state": "running"}
+        for place, (tag, launcher) in enumerate(zip("tuv", launchers or ["connect"], strict=False))
+    ]
     async with house.database.transaction() as session:
-        await session.execute(insert(RunAttempt), [row | attempt])
-        await session.execute(insert(RunLaunch), [row])
+        await session.execute(insert(RunAttempt), [attempt])
+        await session.execute(insert(RunLaunch), rows)
 
 
 async def _ended_launch(house: House) -> RunLaunch:
@@ -103,3 +107,22 @@ async def test_a_process_that_dies_while_it_ends_launches_is_logged(
                 while not (deaths := [one for one in logs if one["event"] == DEATH]):  # noqa: ASYNC110
                     await anyio.sleep(0.05)
     assert deaths[0]["code"] == 1
+
+
+async def test_a_launcher_that_fails_does_not_keep_later_launches_from_their_end(
+    house: House,
+) -> None:
+    # The settings name no standalone cluster, and the launch does not say where it is. So its launcher fails.
+    await _leave_launch(house, "standalone", "connect")
+    async with house.executor():
+        with anyio.fail_after(60):
+            while True:
+                async with house.database.reading() as session:
+                    query = select(RunLaunch).order_by(RunLaunch.tag)
+                    first, second = await session.scalars(query)
+                if second.state == "unknown":
+                    break
+                await anyio.sleep(0.1)
+    assert first.state == "unknown"
+    assert "the launcher standalone failed" in str(first.reason)
+    assert "names no host" in str(second.reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -86,3 +87,14 @@ def scan(directory: Path) -> dict[str, SeenFile]:
 def seen_file(name: str, status: os.stat_result, *, is_link: bool) -> SeenFile:
     """Make a `SeenFile` from the result of `stat`."""
     return SeenFile(name, status.st_ino, status.st_size, status.st_mtime_ns, is_link)
+
+
+def time_text(ns: int) -> str | None:
+    """Return the time of a file in ISO 8601; None if its year is not between 1 and 9999.
+
+    Some file systems store times far outside these years. A file with such a time must fire nevertheless.
+    """
+    try:
+        return datetime.fromtimestamp(ns / 1e9, UTC).isoformat()
+    except (OSError, OverflowError, ValueError):
+        return None

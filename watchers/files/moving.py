@@ -169,10 +169,11 @@ def pending(directory: Path) -> Pending:
         id_ = name.removesuffix(_MOVED)
         try:
             text = os.fspath(marker.readlink())
-            inode, path = text.split(":", 1)
+            number, path = text.split(":", 1)
+            inode = int(number)
         except (OSError, ValueError):
             continue  # released meanwhile, or not a marker
-        file = _find(Path(path), int(inode), id_)
+        file = _find(Path(path), inode, id_)
         if file is not None:
             found.moved.append(file)
             if name == id_:
@@ -217,7 +218,7 @@ def _find(plain: Path, inode: int, id_: str) -> AppearedFile | None:
 
 def _age_ns(id_: str) -> int:
     made_ns = id_.partition("-")[0]
-    return time.time_ns() - int(made_ns) if made_ns.isdigit() else 0
+    return time.time_ns() - int(made_ns) if made_ns.isdecimal() else 0
 
 
 def release(directory: Path, file: AppearedFile) -> None:

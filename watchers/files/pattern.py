@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Hashable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from triggerer.abc import (
 from triggerer.errors import BrokerUnavailable, DagError
 from triggerer.pluginkit.arguments import choice_argument
 from triggerer.pluginkit.texts import text_of
-from watchers.files.appeared import AppearedFile, PatternSighting, scan
+from watchers.files.appeared import AppearedFile, PatternSighting, scan, time_text
 from watchers.files.arguments import interval_argument, path_argument
 from watchers.files.name_patterns import NamePattern, pattern_argument
 from watchers.files.producers import MovingProducer, RememberingProducer
@@ -104,7 +103,7 @@ class FilePatternTrigger(BaseEventTrigger):
                         "path": text_of(os.fsencode(seen.path)),
                         "name": text_of(os.fsencode(seen.name)),
                         "size": seen.size_bytes,
-                        "modified_at": _instant(seen.modified_ns),
+                        "modified_at": time_text(seen.modified_ns),
                     }
                 )
 
@@ -173,7 +172,3 @@ def _target(directory: str, move_to: str | None, claim: str) -> str | None:
             hint=f"by default it is {_PROCESSED} in the directory",
         )
     return target
-
-
-def _instant(ns: int) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat()

@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
@@ -112,9 +113,9 @@ class EndpointTokens(AbstractTokenProvider):  # type: ignore[misc]
             raise sdk.AuthenticationFailedError(
                 f"the token endpoint {self._url} answers {error.code} {error.reason}"
             ) from error
-        except OSError as error:
+        except (HTTPException, OSError) as error:
             raise sdk.KafkaConnectionError(f"the token endpoint {self._url}: {error}") from error
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise sdk.AuthenticationFailedError(
                 f"the token endpoint {self._url} answers without a token"
             ) from error

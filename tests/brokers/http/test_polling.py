@@ -124,6 +124,26 @@ async def test_a_last_modified_of_just_now_does_not_tell_contents_apart(
     assert server.asked[1].headers.get("If-Modified-Since") == (stamp if is_sent else None)
 
 
+@pytest.mark.parametrize("broken", ["soon", "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"])
+async def test_a_time_that_cannot_be_read_does_not_end_the_poll(
+    server: Server, streams: StreamHarness, broken: str
+) -> None:
+    stamp = "Tue, 24 Nov 2020 10:00:00 GMT"
+    stamps = iter([broken, stamp])
+
+    def answer(asked: Asked) -> Reply:
+        return Reply(body=b'[{"id": 1}]', headers={"Last-Modified": next(stamps, stamp)})
+
+    server.answer = answer
+    server.date = broken
+    view = await streams.add(polling(server, items="@value"))
+    await until_asked(server, 3)
+    assert view.error is None
+    assert ids(view) == [1]
+    sent = [asked.headers.get("If-Modified-Since") for asked in server.asked[:3]]
+    assert sent == [None, None, stamp]
+
+
 async def test_the_number_of_a_documents_version_is_stored_before_it_is_delivered(
     server: Server,
 ) -> None:

@@ -53,6 +53,18 @@ async def test_a_topic_that_keeps_messages_for_less_than_a_watcher_may_take_is_w
     assert (await promised(monkeypatch, kafka_server.bootstrap_servers, *others)).warnings == ()
 
 
+async def test_a_topic_with_the_longest_retention_keeps_its_messages_for_ever(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t-{uuid.uuid4().hex[:10]}" for _ in range(2)]
+    kafka_server.create_topic(names[0], retention_ms=str(2**63 - 1))
+    found = await promised(monkeypatch, kafka_server.bootstrap_servers, names[0])
+    assert (str(found), found.warnings) == (PLAIN, ())
+    kafka_server.create_topic(names[1], retention_ms="60000")
+    (warning,) = (await promised(monkeypatch, kafka_server.bootstrap_servers, *names)).warnings
+    assert "keeps a message for 0:01:00" in str(warning)
+
+
 async def test_a_compacted_topic_is_warned_of(
     kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

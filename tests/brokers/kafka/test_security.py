@@ -12,8 +12,10 @@ from urllib.parse import parse_qs
 
 import anyio
 import pytest
+from aiokafka import errors as sdk
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from producers.kafka.connection.oauth import EndpointTokens
 from tests.brokers.kafka.driving import driving, producer_on
 from tests.services.availability import service
 from tests.services.brokers.kafka_secure import STRANGER, SecureKafka, make_token, open_secure_kafka
@@ -146,6 +148,8 @@ class TokenEndpoint:
         self.asked: list[tuple[str, dict[str, list[str]]]] = []
         self.life_s = 300.0
         self.status = 200
+        self.raw: bytes | None = None
+        """The answer to each request, as bytes; None: a proper answer."""
         endpoint = self
 
         class Handler(JsonHandler):
@@ -153,6 +157,10 @@ class TokenEndpoint:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 login = b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
                 endpoint.asked.append((login, form))
+                if endpoint.raw is not None:
+                    self.wfile.write(endpoint.raw)
+                    self.close_connection = True
+                    return
                 token = {"access_token": make_token(), "expires_in": endpoint.life_s}
                 self.answer(token, endpoint.status)
 
@@ -199,3 +207,23 @@ async def test_an_endpoint_that_refuses_is_named_without_the_secret(
     assert isinstance(error, BrokerError)
     assert "s3" not in str(error)
     assert endpoint.url in str(error)
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (b"SSH-2.0-OpenSSH_9.9\r\n", sdk.KafkaConnectionError),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", sdk.KafkaConnectionError),
+        (
+            b'HTTP/1.1 200 OK\r\n\r\n{"access_token": "a", "expires_in": 1' + 400 * b"0" + b"}",
+            sdk.AuthenticationFailedError,
+        ),
+    ],
+)
+async def test_an_endpoint_whose_answer_makes_no_sense_is_named(
+    endpoint: TokenEndpoint, raw: bytes, kind: type[Exception]
+) -> None:
+    endpoint.raw = raw
+    tokens = EndpointTokens(endpoint.url, "me", "secret", scope=None, context=None)
+    with pytest.raises(kind, match=endpoint.url):
+        await tokens.token()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,40 @@ async def test_a_profile_is_read_from_the_sdks_files(
         async with driving(producer) as driver:
             await driver.advanced_count(1)
         assert {one.signed_by for one in proxy.exchanges} == {"of-profile"}
+
+
+async def test_credentials_whose_source_renews_them_too_late_end_no_stream(
+    moto: SqsClient,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A metadata service, for instance, may return expired credentials for a while."""
+    keys, config = tmp_path / "keys.json", tmp_path / "config"
+
+    def hand_out(life: timedelta) -> None:
+        over_at = (datetime.now(UTC) + life).isoformat()
+        new = tmp_path / "new"
+        new.write_text(
+            f'{{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "{over_at}"}}'
+        )
+        new.replace(keys)
+
+    # The SDK asks for new credentials at each request, because these have only five minutes left.
+    hand_out(timedelta(minutes=5))
+    config.write_text(f"[profile shop]\nregion = us-east-1\ncredential_process = cat {keys}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    settings = {"profile": "shop", "endpoint_url": moto.endpoint, "receive_wait_s": 1}
+    producer = SqsSharedStreamProducer(url, settings=SqsSettings.from_mapping("sqs", settings))
+    async with driving(producer) as driver:
+        await asyncio.to_thread(moto.send, url, ["a"])
+        await driver.advanced_count(1)
+        hand_out(timedelta(minutes=-5))
+        await eventually(lambda: "still expired" in caplog.text, "the credentials are refused")
+        hand_out(timedelta(minutes=5))
+        await asyncio.to_thread(moto.send, url, ["b"])
+        await driver.advanced_count(2)
 
 
 async def test_what_a_queue_promises_is_asked_of_it(

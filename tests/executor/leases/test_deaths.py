@@ -258,6 +258,32 @@ async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
         assert await worker.reap() == -signal.SIGKILL
 
 
+async def test_a_process_that_dies_before_it_is_given_back_leaves_no_descriptor_open(
+    tmp_path: Path,
+) -> None:
+    setup = {
+        "home": str(tmp_path),
+        "dags_folder": str(tmp_path),
+        "file_patience_s": 0.0,
+        "holds_broken": False,
+        "log_max_bytes": 1 << 20,
+        "spark": {},
+    }
+    async with open_worker(setup) as worker:
+        first = await worker.take()
+        before = psutil.Process().num_fds()
+        os.kill(first.pid, signal.SIGKILL)
+        with anyio.fail_after(20):
+            second = await worker.take()
+            await first.ended.wait()
+            worker.give_back(first)
+            # The second process has as many descriptors as the first one had.
+            while psutil.Process().num_fds() > before:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        worker.give_back(second)
+        assert await worker.take() is second
+
+
 async def test_a_process_that_exits_fails_its_run_with_the_exit_code(house: House) -> None:
     await house.add_dag(
         "exits",

@@ -77,11 +77,14 @@ async def test_the_log_counts_files_that_go_and_names_those_that_are_few(
     paths = [folder / f"f{number}.py" for number in range(count)]
     for path in paths:
         path.write_text("")
+    async with processing(database, folder):
+        await until(database, DagFile, lambda rows: len(rows) == count)
+    # Delete the files while no processor runs. Otherwise a scan could see a part of the files gone.
+    for path in paths:
+        path.unlink()
     missing = "DAG files are missing; what they define stays as it was until they count as deleted"
     with capture_logs() as lines:
         async with processing(database, folder, removal_grace=timedelta(seconds=1)):
-            for path in paths:
-                path.unlink()
             with anyio.fail_after(60):
                 while len(lines) < 2:  # noqa: ASYNC110  (the processor logs what it has noticed)
                     await anyio.sleep(0.02)

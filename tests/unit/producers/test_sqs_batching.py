@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from producers.sqs.batching import Batches, Failure
-from triggerer.errors import BrokerError, BrokerUnavailable
+from triggerer.errors import BrokerUnavailable
 
 
 class Service:
@@ -21,7 +21,7 @@ class Service:
         self.gate = anyio.Event()
         self.gate.set()
         self.failing: dict[str, Mapping[str, Any]] = {}
-        self.error: BrokerError | None = None
+        self.error: Exception | None = None
 
     async def send(self, entries: Sequence[str]) -> Mapping[str, Any]:
         self.requests.append(list(entries))
@@ -50,6 +50,22 @@ async def _add_all(batches: Batches[str], entries: Sequence[str]) -> None:
     async with anyio.create_task_group() as tasks:
         for entry in entries:
             tasks.start_soon(batches.add, entry)
+
+
+async def test_an_entry_is_not_done_if_its_request_ends_in_an_error_that_nobody_expects() -> None:
+    service = Service()
+    service.error = ZeroDivisionError()
+    batches: Batches[str] = Batches(service.send, concurrency=3)
+    answers = []
+
+    async def add() -> None:
+        answers.extend(await batches.add_all(["a", "b"]))
+
+    async with anyio.create_task_group() as callers:
+        callers.start_soon(add)
+        with pytest.raises(ExceptionGroup):
+            await batches.run()
+    assert [type(answer) for answer in answers] == [BrokerUnavailable, BrokerUnavailable]
 
 
 async def test_one_entry_is_sent_at_once() -> None:

@@ -130,6 +130,18 @@ def test_deliveries_that_were_no_failure_are_taken_off_the_count() -> None:
     assert messages.failures(delivery) == 2
 
 
+def test_a_delivery_while_the_message_is_in_flight_is_no_failure() -> None:
+    """A process that was paused for longer than the visibility timeout receives its messages again."""
+    messages = in_flight()
+    (delivery,) = take(messages, raw("a"))
+    for count in (2, 3):
+        take(messages, raw("a", deliveries=count), now=100.0 * count)
+    assert messages.failures(delivery) == 1
+    messages.remove(delivery)
+    (again,) = take(messages, raw("a", deliveries=4))
+    assert messages.failures(again) == 2
+
+
 def test_what_is_remembered_is_bounded() -> None:
     messages = in_flight()
     for number in range(10_050):

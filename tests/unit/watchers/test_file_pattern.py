@@ -19,6 +19,7 @@ from triggerer.testing import StreamHarness
 from watchers.directory import DirectoryFileDeleteTrigger, FilePatternTrigger
 from watchers.files import moving
 from watchers.files.appeared import AppearedFile, PatternSighting, SeenFile, scan
+from watchers.files.claiming import FoundFile
 from watchers.files.moving import Pending, move, pending, release
 from watchers.files.remembering import Memory, appeared, digests_of
 
@@ -81,6 +82,25 @@ async def test_each_file_that_matches_fires_once_with_what_a_run_needs(
     assert names(one.events) == ["before.csv", "later.csv"]
     assert Path(one.events[0].payload["path"]).read_text() == "12345"
     assert (tmp_path / "other.txt").exists()
+
+
+async def _each(*events: Any) -> AsyncIterator[Any]:
+    for event in events:
+        yield event
+
+
+@pytest.mark.parametrize("year", [-20_000, 30_000, 10**11])
+async def test_a_file_whose_time_is_no_date_fires_without_a_time(year: int) -> None:
+    """Some file systems keep such times; a broken file on a share from Windows can have the year 30828."""
+    ns = year * 365 * 86_400 * 10**9
+    appeared_file = AppearedFile("a.csv", Path("/in/a.csv"), 5, ns, "7", None)
+    pattern = FilePatternTrigger("/in", "*.csv")
+    (event,) = [one async for one in pattern.filter_shared_stream(_each(appeared_file))]
+    assert event.payload == {"path": "/in/a.csv", "name": "a.csv", "size": 5, "modified_at": None}
+    one_name = DirectoryFileDeleteTrigger("/in", "a.csv")
+    found_file = FoundFile(Path("/in/a.csv"), "7", ns, 5)
+    (event,) = [one async for one in one_name.filter_shared_stream(_each(found_file))]
+    assert (event.payload["size_bytes"], event.payload["modified_at"]) == (5, None)
 
 
 async def test_a_file_that_still_grows_waits_until_it_is_whole(tmp_path: Path, claim: str) -> None:
@@ -525,6 +545,16 @@ def test_the_marker_of_a_move_that_never_came_about_is_deleted_in_time(
     monkeypatch.setattr(moving, "_STALE_NS", 0)
     assert pending(tmp_path) == Pending()
     assert markers(tmp_path) == []
+
+
+@pytest.mark.parametrize(("name", "text"), [("1", "host:8080"), ("²-a", "7:nowhere")])
+def test_a_foreign_link_among_the_markers_hides_no_file(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / "a").write_text("x")
+    (file,), _ = moved(tmp_path)
+    (tmp_path / ".moving" / name).symlink_to(text)
+    assert pending(tmp_path).moved == [file]
 
 
 async def test_another_file_system_is_refused_with_what_to_do(

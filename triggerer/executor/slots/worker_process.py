@@ -171,8 +171,10 @@ class WorkerProcess(ChildProcess):
         return process
 
     def give_back(self, process: RunHandle) -> None:
-        """Let a later `take` return this process, which has received no frame."""
-        if not process.ended.is_set():
+        """Let a later `take` return this process, which has received no frame. If it has ended, close its channel."""
+        if process.ended.is_set():
+            self.tasks.start_soon(self.close, process)
+        else:
             self._prepared = process
             self._changed.notify_all()
 

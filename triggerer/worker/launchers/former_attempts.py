@@ -109,11 +109,19 @@ class FormerAttempts:
             self._on_wait(Wait(None, datetime.now(UTC)))
 
     def _find_and_stop(self, former: FormerLaunch, *, may_reattach: bool) -> Sighting | None:
-        """Stop the launch and return its state. Return None for a launch that this attempt can watch and must keep."""
+        """Stop the launch and return its state. Return None for a launch that this attempt can watch and must keep.
+
+        The method never raises. An error of one launcher must not keep other launches from their end.
+        """
         try:
-            launcher = self._find_launcher(former.launcher)
+            return self._ask_launcher(former, may_reattach=may_reattach)
         except TriggererError as error:
             return Unknown(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a launcher raises, the launch's state is unknown
+            return Unknown(f"the launcher {former.launcher} failed: {error!r}")
+
+    def _ask_launcher(self, former: FormerLaunch, *, may_reattach: bool) -> Sighting | None:
+        launcher = self._find_launcher(former.launcher)
         if former.place is not None and former.place != launcher.place:
             return Unknown(f"it was launched on {former.place}, and [spark] has {launcher.place}")
         sighting = launcher.find(former.tag, former.external_id)

@@ -132,6 +132,20 @@ def test_a_launch_whose_launcher_is_gone_from_the_settings_is_unknown(told: Told
         attempts.end_all([launch()])
 
 
+@pytest.mark.parametrize("broken", ["find", "stop"])
+def test_a_launch_whose_launcher_is_broken_is_unknown(
+    told: Told, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise IndexError("list index out of range")
+
+    place = Place(Running(HANDLE))
+    monkeypatch.setattr(place, broken, fail)
+    with pytest.raises(StillUnknown, match=r"the launcher place failed: IndexError\('list index"):
+        told.attempts(place).end_all([launch()])
+    assert told.states == [AttemptState.UNKNOWN]
+
+
 @pytest.mark.parametrize(
     ("can_reattach", "asked"), [(True, ["find"]), (False, ["find", "stop app-1"])]
 )
