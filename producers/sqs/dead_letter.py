@@ -59,7 +59,8 @@ class DeadLetters:
 
         - The attributes `triggerer.dead-letter.*` contain the message's origin and the entries of `evidence`, which has
           at least a `reason`.
-        - Some of these attributes may be left out, because SQS allows ten attributes in all.
+        - They replace the attributes `triggerer.dead-letter.*` of an earlier failure.
+        - Some of them may be left out, because SQS allows ten attributes in all.
         - After a crash, a message can be sent twice, with the same `message-id`. A FIFO queue drops a repeat that comes
           within five minutes.
 
@@ -102,10 +103,14 @@ class DeadLetters:
             "MessageBody": (message.value or b"").decode(errors="surrogatepass"),
             **self._fifo_arguments(url, message),
         }
-        own = _typed(message.attributes) if attributes is None else attributes
+        received = _typed(message.attributes) if attributes is None else attributes
+        # A message that was moved back from the dead-letter queue still has the attributes of its earlier failure.
+        own = {
+            name: value for name, value in received.items() if not name.startswith(ATTRIBUTE_PREFIX)
+        }
         ours = self._attributes(message, evidence)
         room = max(0, _MOST_ATTRIBUTES - len(own))
-        shown = dict(own) | dict(list(ours.items())[:room])
+        shown = own | dict(list(ours.items())[:room])
         try:
             await asked(self._client.send_message(**request, MessageAttributes=shown), what)
         except BrokerRefused as refused:

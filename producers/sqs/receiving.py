@@ -82,14 +82,17 @@ class Receiving:
         """Receive until cancelled, and then wait for open polls, because their answers may contain messages.
 
         Raises:
-            BrokerUnavailable: SQS has not answered for `unavailable_after_s`.
+            BrokerUnavailable: SQS has not answered polls for `unavailable_after_s`.
             BrokerRefused: The queue was deleted, or this identity may not receive from it.
         """
         async with anyio.create_task_group() as tasks:
             backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
             answered_at = anyio.current_time()
             while True:
+                waits_from = anyio.current_time()
                 await self._until_possible()
+                # While no poll may begin, SQS has nothing to answer.
+                answered_at += anyio.current_time() - waits_from
                 try:
                     is_full = await self._receive(self._settings.receive_wait_s)
                 except BrokerUnavailable as error:

@@ -103,7 +103,11 @@ def test_an_application_is_found_by_its_driver_and_followed_to_its_success(
     ended = launcher.find(tag, driver)
     assert isinstance(ended, Ended)
     assert ended.state is AttemptState.SUCCESS
-    scene.until(lambda: launcher.find(tag) == Absent(), "the master has no driver")
+    scene.until(lambda: not cluster.state()["activeapps"], "the application has ended")
+    without_id = launcher.find(tag)
+    assert isinstance(without_id, Unknown)
+    assert f"{app['id']} has ended" in without_id.reason
+    assert launcher.find(f"{tag}-another") == Absent()
     (mark,) = scene.drivers()
     assert len(mark.read_text()) == 32
 

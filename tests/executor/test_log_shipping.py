@@ -255,6 +255,29 @@ async def test_a_marker_that_cannot_be_written_keeps_no_other_from_being_written
     assert (warning["log_level"], warning["logs"]) == ("warning", 1)
 
 
+async def test_a_marker_that_cannot_be_read_keeps_no_other_from_being_taken_over(
+    house: House, bucket: LogBucket
+) -> None:
+    root = house.home / "unshipped"
+    for process in ("one", "two"):
+        folder = root / process
+        # Reading a folder as text raises an error for every user, even for root.
+        (folder / "unreadable").mkdir(parents=True)
+        for number in range(3):
+            file = write_log(house, f"{process}__{number}").relative_to(house.home / "logs")
+            name = hashlib.sha256(file.as_posix().encode()).hexdigest()
+            (folder / name).write_text(file.as_posix())
+    with capture_logs() as said:
+        async with shipping(shipper_of(house, bucket)):
+            await until(lambda: len(bucket.list()) == 6)
+            await until(lambda: {path.name for path in markers(house)} == {"unreadable"})
+    # A later process finds the markers that could not be read.
+    assert {path.parent.name for path in markers(house)} == {"one", "two"}
+    (warning,) = said
+    assert warning["event"] == "the logs of dead executors cannot be taken over"
+    assert "unreadable" in warning["error"]
+
+
 async def test_a_full_disk_at_the_start_stops_neither_the_executor_nor_the_copies(
     house: House, bucket: LogBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

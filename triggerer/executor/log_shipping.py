@@ -149,21 +149,33 @@ class LogShipper:
             self._lock = make_owned(self._markers)
 
     def _take_over(self) -> None:
-        """Take over the markers of dead processes. After an error, such as a full disk, a later process takes them."""
+        """Take over the markers of dead processes. A later process takes the markers that cannot be taken over now."""
+        errors: list[OSError] = []
         try:
             self._own_folder()
-            self._find_left()
+            for folder in left_folders(self._root, self._markers):
+                failed = self._take_over_folder(folder)
+                errors += failed
+                if not failed:
+                    delete(folder)
         except OSError as error:
-            _log.warning("the logs of dead executors cannot be taken over", error=str(error))
+            errors.append(error)
+        if errors:
+            _log.warning("the logs of dead executors cannot be taken over", error=str(errors[0]))
 
-    def _find_left(self) -> None:
-        for folder in left_folders(self._root, self._markers):
-            for marker in _markers_in(folder):
+    def _take_over_folder(self, folder: Path) -> list[OSError]:
+        """Take over the markers of a dead process. Return the errors of the markers that cannot be taken over."""
+        errors = []
+        for marker in _markers_in(folder):
+            try:
                 file = marker.read_text(errors="replace")
                 # Another marker is incomplete, and names no log, because the process died or the disk was full.
                 if marker.name == _marker_name(file):
                     marker.rename(self._marker_path(file))
                     self._waiting[file] = None
+            except OSError as error:
+                errors.append(error)
+        return errors
 
     def _leave_markers(self) -> None:
         """Let another process take over the markers. If there is none, delete their folder."""

@@ -36,7 +36,9 @@ def make_owned(folder: Path) -> int:
 
 
 def left_folders(root: Path, own: Path) -> Iterator[Path]:
-    """Yield the folders below `root` that dead processes left. Delete each folder once the caller asks for the next.
+    """Yield the folders below `root` that dead processes left. The caller deletes them.
+
+    Each folder stays locked until the caller asks for the next folder.
 
     Args:
         own: The folder of this process. It is left out.
@@ -53,7 +55,6 @@ def left_folders(root: Path, own: Path) -> Iterator[Path]:
             # Another process may have deleted the folder between the two steps of `_lock`.
             if folder.exists():
                 yield folder
-                delete(folder)
         finally:
             os.close(lock)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triggerer.errors import ServiceAway
-from triggerer.processes.instance_ids import is_known_dead
+from triggerer.processes.instance_ids import has_no_process
 from triggerer.store.database.wakeups.transport import short_path
 
 _PREFIX: Final = "status-"
@@ -49,11 +49,30 @@ def ask_service(home: Path, target: str) -> Status:
 
 
 def delete_left_sockets(home: Path) -> None:
-    """Delete the sockets that killed processes of this machine left behind."""
+    """Delete the sockets that killed processes of this machine left behind.
+
+    Containers that share the home may have one host name, and not see each other's processes. So a socket on which a
+    process listens is kept.
+    """
     for path in home.glob(f"{_PREFIX}*{_SUFFIX}"):
         process = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-        if is_known_dead(f"{process}:"):
+        if has_no_process(process) and _refuses(path):
             path.unlink(missing_ok=True)
+
+
+def _refuses(path: Path) -> bool:
+    """True if no process of this machine listens on the socket."""
+    connection = _UnixConnection(path)
+    try:
+        connection.connect()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        # The socket was deleted meanwhile, or belongs to another user, or its process is busy.
+        return False
+    finally:
+        connection.close()
+    return False
 
 
 def _sockets(home: Path) -> Iterator[Path]:

@@ -6,6 +6,7 @@ import os
 import socket
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -15,8 +16,11 @@ a host's name alone can have 64."""
 
 
 def new_instance_id() -> str:
-    """Return `<host>:<pid>:<random>`, a new id at every call."""
-    return f"{this_process()}:{uuid4().hex[:8]}"
+    """Return `<host>:<pid>:<random>`, a new id at every call.
+
+    The random part ends with a digest of this machine's boot and of the PID namespace, see `is_known_dead`.
+    """
+    return f"{this_process()}:{uuid4().hex[:8]}{_pid_space()}"
 
 
 def this_process() -> str:
@@ -49,16 +53,34 @@ def is_on_this_host(instance_id: str) -> bool:
 
 
 def is_known_dead(instance_id: str) -> bool:
-    """True if the instance ran on this host and its process is gone. False: it lives, or this host cannot tell."""
-    if not is_on_this_host(instance_id):
+    """True if the instance's process is gone. False: it lives, or this process cannot tell.
+
+    Another machine or container may have this host's name, and its processes are not visible here. So an instance can
+    be known to be dead only if it was started since this machine's boot, and in the PID namespace of this process.
+    """
+    return instance_id.endswith(_pid_space()) and has_no_process(process_of(instance_id))
+
+
+def has_no_process(process: str) -> bool:
+    """True if a process `<host>:<pid>` has this host's name, and no process that is visible here has the id."""
+    host, _, pid = process.rpartition(":")
+    if host != _host():
         return False
     try:
-        os.kill(int(instance_id.rsplit(":", 2)[1]), 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
     except (ValueError, PermissionError, OverflowError):
         return False
     return False
+
+
+@cache
+def _pid_space() -> str:
+    """Return a digest of what makes process ids comparable: this machine's boot, and the PID namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    namespace = Path("/proc/self/ns/pid").readlink()
+    return sha256(f"{boot} {namespace}".encode()).hexdigest()[:4]
 
 
 def _host() -> str:

@@ -174,6 +174,27 @@ async def test_reasons_give_way_to_the_messages_own_attributes(queue: Queue) -> 
     assert set(dead["MessageAttributes"]) == {*own, PREFIX + "reason"}
 
 
+async def test_a_message_that_was_moved_back_and_fails_again_has_only_the_new_reasons(
+    queue: Queue,
+) -> None:
+    own = {f"a{number}": {"DataType": "String", "StringValue": "x"} for number in range(3)}
+    old = {
+        f"{PREFIX}{name}": {"DataType": "String", "StringValue": "old"}
+        for name in ("reason", "message-id", "queue", "deliveries", "acked", "failed", "rejected")
+    }
+    attributes = own | old
+    queue.server.sdk.send_message(
+        QueueUrl=queue.url, MessageBody="junk", MessageAttributes=attributes
+    )
+    async with driving(queue.producer(), _rejecting("junk")) as driver:
+        await driver.advanced_count(1)
+    (dead,) = await asyncio.to_thread(queue.server.take_all, queue.dead)
+    texts = _texts(dead)
+    assert texts.keys() > own.keys()
+    assert texts[PREFIX + "reason"] == "rejected by 1 of 1 watchers"
+    assert "old" not in texts.values()
+
+
 async def test_a_message_too_long_for_a_reason_goes_without(queue: Queue) -> None:
     sent_with: list[int] = []
 

@@ -154,6 +154,29 @@ async def test_a_service_that_stays_away_ends_the_stream_in_the_time_that_is_set
                 await driver.until(lambda: False, "it ends")
 
 
+async def test_the_time_in_which_no_poll_may_begin_is_no_outage(queue: Queue) -> None:
+    refused = 0
+
+    async def refuse_once(exchange: Exchange) -> Answer | None:
+        nonlocal refused
+        if exchange.action == "ReceiveMessage" and not refused:
+            refused += 1
+            return refusal("InternalFailure", "Not now.", 500)
+        return None
+
+    await asyncio.to_thread(queue.send, "a", "b")
+    producer = queue.producer(max_in_flight=1, unavailable_after_s=0.5)
+    async with driving(producer, gated(gate := [False])) as driver:
+        await driver.count(1)
+        await driver.stay_quiet(1.0)
+        queue.proxy.before = refuse_once
+        gate[0] = True
+        await driver.advance()
+        await driver.advanced_count(2)
+        assert refused == 1
+    assert await asyncio.to_thread(queue.counts) == (0, 0)
+
+
 async def test_a_queue_that_is_deleted_and_made_again_is_another(queue: Queue) -> None:
     """SQS gives each message a new id, so a message of the new queue does not count as a repeat of an old message."""
     await asyncio.to_thread(queue.send, "a")

@@ -40,7 +40,7 @@ from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.listening import listen
 from triggerer.store.database.wakeups.signals import Announced, Signal
 from triggerer.store.runs.creation.create_run import create_run
-from triggerer.store.runs.creation.create_run_step import CreatedRun
+from triggerer.store.runs.creation.create_run_step import CreatedRun, EventSelection
 
 _ADD = Statement("INSERT INTO asset_alias (name) VALUES ({name})")
 _NAMES = Statement("SELECT name FROM asset_alias ORDER BY name")
@@ -475,6 +475,29 @@ async def test_a_run_is_not_older_than_an_event_that_it_takes(postgres: Database
         taken = text("SELECT count(*) FROM queued_asset_event WHERE run_pk IS NOT NULL")
         assert await session.scalar(taken)
     assert younger == 0
+
+
+async def test_a_run_that_takes_events_is_not_earlier_than_the_present_instant(
+    database: Database,
+) -> None:
+    await add_asset(database, 1, "orders")
+    await add_dag(database, "report", asset_json("orders"), assets=[1])
+    await emit(database, 1)
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+
+    def create(selection: EventSelection | None) -> Script[CreatedRun]:
+        return create_run(
+            "report",
+            run_type=RunType.ASSET_TRIGGERED,
+            params={},
+            run_after=long_ago,
+            selection=selection,
+        )
+
+    before = await database.perform(database_instant())
+    made = await database.perform(create(EventSelection()))
+    assert made.run_after >= before
+    assert (await database.perform(create(None))).run_after == long_ago
 
 
 async def test_a_run_id_that_is_taken_is_followed_by_the_next_instants(database: Database) -> None:

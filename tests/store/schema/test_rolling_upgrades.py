@@ -114,10 +114,12 @@ async def test_an_instance_of_the_new_release_does_not_hold_up_after_migrations(
 
 
 async def test_an_instance_whose_process_is_gone_does_not_hold_up_after_migrations(
-    database: Database, following: Migrations
+    database: Database, following: Migrations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = new_instance_id().split(":")[0]
-    await _register(database, f"{host}:4194304:00000000")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getpid", lambda: 4_194_304)
+        gone = new_instance_id()
+    await _register(database, gone)
     assert await upgrade(database, phase=Phase.AFTER, migrations=following)
 
 

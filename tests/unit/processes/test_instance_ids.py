@@ -7,7 +7,13 @@ import socket
 import pytest
 from sqlalchemy import String
 
-from triggerer.processes.instance_ids import host_and_pid, is_on_this_host, new_instance_id
+from triggerer.processes.instance_ids import (
+    host_and_pid,
+    is_known_dead,
+    is_on_this_host,
+    new_instance_id,
+    this_process,
+)
 from triggerer.store.schema.models import Instance
 
 LONGEST = 64
@@ -46,3 +52,14 @@ def test_the_id_of_a_host_with_the_longest_name_fits_its_column(
     assert isinstance(column, String)
     assert column.length is not None
     assert len(instance_id) <= column.length
+
+
+def test_only_an_instance_of_this_pid_namespace_is_known_to_be_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not is_known_dead(new_instance_id())
+    gone = id_on(socket.gethostname(), monkeypatch)
+    assert is_known_dead(gone)
+    # A process of another machine or container with this host's name may live, although no such process is visible.
+    assert this_process().endswith(":4194304")
+    assert not is_known_dead(f"{this_process()}:00112233")

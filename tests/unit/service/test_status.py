@@ -183,3 +183,14 @@ def test_only_this_user_may_connect_and_left_sockets_are_deleted(tmp_path: Path)
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
             [f"status-elsewhere:{gone}.sock", f"status-{this_process()}.sock", "status-x.sock"]
         )
+
+
+def test_the_socket_of_a_process_in_another_container_with_this_host_name_stays(
+    tmp_path: Path,
+) -> None:
+    """The containers share the home. A process of another container has no process id here."""
+    process = f"{this_process().rpartition(':')[0]}:{2**22 + 1}"
+    with unix_listener(socket_path(tmp_path, process)):
+        delete_left_sockets(tmp_path)
+        assert socket_path(tmp_path, process).exists()
+    assert not socket_path(tmp_path, process).exists()

@@ -75,9 +75,8 @@ class Spools:
             self._has_ended.set()
 
     def _delete_left(self) -> None:
-        for _ in left_folders(self._root, self._folder):
-            # `left_folders` deletes each folder that it has yielded.
-            pass
+        for folder in left_folders(self._root, self._folder):
+            delete(folder)
 
     async def write(self, order: RunOrder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Write events into files. Return the paths of the files and the number of events.

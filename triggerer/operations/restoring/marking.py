@@ -73,11 +73,11 @@ async def mark_restored(
 
 
 def _refuse_if_used(instances: Iterable[str]) -> None:
-    """Raise an error unless all these instances ran on this host, and all their processes are gone."""
+    """Raise an error unless the processes of all these instances are known to be gone, see `is_known_dead`."""
     alive = next((one for one in instances if not is_known_dead(one)), None)
     if alive is not None:
         raise MoveRefused(
             f"the service {alive} uses the database",
-            hint="stop every service; a service that was killed on another host, or that only the backup has, counts"
-            " until its registration expires (within 60 s by default)",
+            hint="stop every service; a service that was killed on another host or in another container, or that only"
+            " the backup has, counts until its registration expires (within 60 s by default)",
         )

@@ -103,7 +103,8 @@ class Launcher(Protocol):
 
         Args:
             external_id: The id that the server or cluster gave the launch, if known. Without this id, the state of a
-                launch on a standalone cluster is unknown while the cluster has any active driver.
+                launch on a standalone cluster is unknown while the cluster has any active driver, or lists the
+                launch's application.
         """
 
     def stop(self, handle: Handle) -> Sighting:

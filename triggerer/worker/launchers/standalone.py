@@ -1,8 +1,15 @@
 """Applications on a standalone cluster in cluster mode, through the master's REST server (`spark.master.rest.enabled`).
 
 A submitted application is found again by its driver's id. If the id was not stored, the application's state is unknown
-while the master has any driver. The master's page lists the active applications, but not their drivers. An
-application's name ends with the launch's tag, so the reason for "unknown" can name the application.
+in two cases:
+
+- The master has an active driver, because any driver may be the application's.
+- The master's page lists the application, active or completed. An application's name ends with the launch's tag. But
+  the page does not say which driver belongs to it, and only the driver's state tells whether the application has
+  succeeded. Spark lists an application as finished even if its code raised an error.
+
+A master that was restarted without a recovery mode lists neither the application nor its driver, and nothing on its
+page tells when it was started. Then the launch counts as absent.
 """
 
 from __future__ import annotations
@@ -196,13 +203,11 @@ class StandaloneLauncher:
     def _find_without_id(self, tag: str) -> Sighting:
         """Look for a driver without its id, because the attempt died before the id was stored."""
         state = self._state()
-        drivers = state["activedrivers"]
-        if not drivers:
-            return Absent()
-        for app in state["activeapps"]:
-            if str(app.get("name", "")).endswith(tag):
-                reason = (
-                    f"the application {app['id']} works, and the master does not name its driver"
-                )
-                return Unknown(reason)
-        return Unknown(f"one of {len(drivers)} drivers on the master may be the application")
+        for kind, verb in (("activeapps", "works"), ("completedapps", "has ended")):
+            for app in state[kind]:
+                if str(app.get("name", "")).endswith(tag):
+                    reason = f"the application {app['id']} {verb}, and the master does not name its driver"
+                    return Unknown(reason)
+        if drivers := state["activedrivers"]:
+            return Unknown(f"one of {len(drivers)} drivers on the master may be the application")
+        return Absent()

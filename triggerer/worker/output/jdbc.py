@@ -180,17 +180,21 @@ def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[s
     """Return the known name for each wanted name. The two names may differ in upper and lower case.
 
     Raises:
-        OutputRefused: A wanted name is not known.
+        OutputRefused: A wanted name is not known, or several known names differ from it only in upper and lower case.
     """
-    by_lower = {name.lower(): name for name in known}
     found = []
     for name in wanted:
-        match = name if name in known else by_lower.get(name.lower())
-        if match is None:
+        matches = [name] if name in known else [k for k in known if k.lower() == name.lower()]
+        if len(matches) > 1:
+            raise OutputRefused(
+                f"{where} has the columns {', '.join(matches)}, and {name!r} may be any of them",
+                hint="write the column's name as it is there",
+            )
+        if not matches:
             raise OutputRefused(
                 f"{where} has no column {name!r}", hint=f"it has {', '.join(known)}"
             )
-        found.append(match)
+        found += matches
     return found
 
 

@@ -253,7 +253,12 @@ class Master:
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
         self.request: Any = None
-        self.page: dict[str, Any] = {"status": "ALIVE", "activedrivers": [], "activeapps": []}
+        self.page: dict[str, Any] = {
+            "status": "ALIVE",
+            "activedrivers": [],
+            "activeapps": [],
+            "completedapps": [],
+        }
         self.log = ""
 
     def __call__(self, method: str, path: str, body: Any) -> tuple[int, object]:
@@ -311,6 +316,17 @@ def test_without_its_drivers_id_an_application_is_gone_once_the_master_has_no_dr
         assert "one of 1 drivers" in _reason(launcher.find(TAG))
         master.page["activeapps"] = [{"id": "app-1", "name": f"d.a {TAG}"}]
         assert "app-1 works" in _reason(launcher.stop(Handle(TAG)))
+
+
+def test_without_its_drivers_id_nobody_can_tell_whether_an_ended_application_has_succeeded() -> (
+    None
+):
+    master = Master()
+    master.page["completedapps"] = [{"id": "app-1", "name": f"d.a {TAG}", "state": "FINISHED"}]
+    with serving(master) as port:
+        assert "app-1 has ended" in _reason(StandaloneLauncher(master_at(port)).find(TAG))
+        master.page["completedapps"] = [{"id": "app-2", "name": "d.a another"}]
+        assert StandaloneLauncher(master_at(port)).find(TAG) == Absent()
 
 
 def test_the_error_of_a_failed_driver_is_in_its_log_on_the_workers_page() -> None:

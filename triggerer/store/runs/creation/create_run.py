@@ -48,8 +48,8 @@ def create_run(
 
     Args:
         run_after: The instant of the run. None: the present instant. If `run_id` is None and a run with the resulting
-            id exists, the instant moves to the next free microsecond. On PostgreSQL, a run that takes events gets the
-            present instant if `run_after` is earlier, so that no event is later than the run.
+            id exists, the instant moves to the next free microsecond. A run that takes events gets the present instant
+            if `run_after` is earlier, so that no event is later than the run.
         run_id: The id of the run. None: the id is `<type>__<run_after>`.
         selection: Which of the DAG's queued events the run takes. None: no events.
         logical_date: The logical date of the run. None: the run has none.

@@ -90,9 +90,11 @@ class CreateRun:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
-        # No event of a run should be later than the run. SQLite has one writer, so every event in the queue was stored
-        # before now.
         run_after = self.run_after or now()
+        if self.selection is not None:
+            # No event of a run may be later than the run. SQLite has one writer, so every event in the queue was stored
+            # before now. Only a clock that is set back can make a run earlier than its events.
+            run_after = max(run_after, now())
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
             "dag_id": self.dag_id,
