@@ -15,10 +15,8 @@ After a crash, the next scan finds the marker:
 - The marker has `.moved`, and the file is gone: the marker is deleted. Otherwise a later file with the same name and
   inode would be taken for the earlier file.
 
-A move never overwrites a file. If the new name is free, a symbolic link first reserves the name, and the rename
-replaces only this link. The link's text is the marker's id, and the link leads nowhere. If the new name is taken, the
-marker's id is added to the name. After a crash between the link and the rename, the repeated move finds the name taken,
-too. The link is then deleted before the marker.
+A move never overwrites a file. If the new name is free, an empty file first reserves the name (`O_EXCL`), and the
+rename replaces only this empty file. If the new name is taken, the marker's id is added to the name.
 """
 
 from __future__ import annotations
@@ -118,11 +116,12 @@ def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path 
     status = source.lstat()
     if not stat.S_ISREG(status.st_mode) or seen_file(file.name, status, is_link=False) != file:
         return None
+    is_reserved = True
     try:
-        os.symlink(id_, target)  # noqa: PTH211  (the link has no target)
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         # The plain name exists already, so add the id, which makes the name unique.
-        target = _unique(target, id_)
+        target, is_reserved = _unique(target, id_), False
     try:
         source.rename(target)
     except OSError:
@@ -130,17 +129,10 @@ def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path 
         # must not be deleted.
         if _has_inode(target, file.inode):
             return target
-        _free(target, id_)
+        if is_reserved:
+            target.unlink(missing_ok=True)
         raise
     return target
-
-
-def _free(path: Path, id_: str) -> None:
-    """Delete the link by which the move with this id reserved the path, if the link is still there."""
-    # OSError: the path is free, a file that is no link, or a folder that is gone.
-    with suppress(OSError):
-        if os.fspath(path.readlink()) == id_:
-            path.unlink()
 
 
 def _has_inode(path: Path, inode: int) -> bool:
@@ -189,7 +181,6 @@ def pending(directory: Path) -> Pending:
                 _mark_moved(markers, id_)
                 is_changed = True
         elif name != id_ or _age_ns(id_) > _STALE_NS:
-            _free(Path(path), id_)
             marker.unlink(missing_ok=True)
         else:
             found.intended[text] = id_
@@ -218,8 +209,8 @@ def _find(plain: Path, inode: int, id_: str) -> AppearedFile | None:
     for path, wanted in ((_unique(plain, id_), None), (plain, inode)):
         with suppress(FileNotFoundError, NotADirectoryError):
             status = path.lstat()
-            # At the plain name, compare the inode. An earlier file of this name may be there, or the link that reserves
-            # the name.
+            # At the plain name, compare the inode. An earlier file of this name may be there, or the empty file that
+            # reserves the name.
             if wanted in (None, status.st_ino):
                 return AppearedFile(plain.name, path, status.st_size, status.st_mtime_ns, id_, None)
     return None
@@ -232,7 +223,6 @@ def _age_ns(id_: str) -> int:
 
 def release(directory: Path, file: AppearedFile) -> None:
     """Delete the marker of a file whose event is durable. The file stays where it is."""
-    _free(file.path.with_name(file.name), file.key)
     for name in (f"{file.key}{_MOVED}", file.key):
         (directory / MOVING / name).unlink(missing_ok=True)
 

@@ -456,34 +456,6 @@ def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(
     (found,), failures = moved(tmp_path)
     assert (found.path.read_text(), failures, found.key) == ("x", {}, marker)
     assert pending(tmp_path) == Pending([found])
-    release(tmp_path, found)
-    assert list(to.iterdir()) == [found.path]
-
-
-def test_the_reserved_name_of_a_move_that_never_came_about_is_free_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a").write_text("x")
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", crash)
-        with pytest.raises(Crash):
-            moved(tmp_path)
-    (tmp_path / "a").unlink()
-    # From now on the marker counts as too old for a move that is still under way.
-    monkeypatch.setattr(moving, "_STALE_NS", 0)
-    assert pending(tmp_path) == Pending()
-    assert list((tmp_path / "to").iterdir()) == []
-
-
-def test_a_program_that_reads_the_folder_sees_no_file_before_the_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a").write_text("x")
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", crash)
-        with pytest.raises(Crash):
-            moved(tmp_path)
-    assert not (tmp_path / "to" / "a").exists()
 
 
 def test_a_move_that_an_earlier_owner_completes_late_is_found(
