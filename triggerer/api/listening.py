@@ -25,8 +25,8 @@ def open_listener(settings: ApiSettings, *, home: Path) -> Iterator[socket.socke
     """Yield the listening socket. During the block, the file `api-address` in `home` contains the API's URL.
 
     Raises:
-        ConfigurationError: The address is taken or unknown, or other machines could reach it without TLS. Or the
-            certificate cannot be used, or `home` cannot be written to.
+        ConfigurationError: The address is taken or unknown. Or other machines could reach it without TLS, and
+            `behind_proxy` is not set. Or the certificate cannot be used, or `home` cannot be written to.
     """
     _refuse_open(settings)
     # Check the certificate now, because the process that uses it may start much later.

@@ -54,8 +54,8 @@ class GuaranteeCheck:
     def begin(self, row: TriggerRow, wanted: Guarantee) -> ClassLoad:
         """Begin to load the class of the row's trigger. Afterwards, check the trigger's delivery guarantee.
 
-        The load settles once the class is loaded and checked, or one of these steps has failed or has taken too long.
-        If the trigger is being loaded or checked, return that load.
+        The load settles once the class is loaded and the trigger is checked, or once one of these steps has failed or
+        has taken too long. If the trigger is already being loaded or checked, return the load that is under way.
         """
         checked = self._unended.get(row.trigger_id)
         if checked is None:

@@ -232,9 +232,9 @@ def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
 
 
 def in_position(*names: str) -> dict[str, Attribute]:
-    """Return one attribute for each name. The attribute reads the field of this name in a message's position.
+    """Return a function for each name. The function reads the field of this name in a message's position.
 
-    If the field is missing, the attribute is None.
+    If the field is missing, the function returns None.
     """
     return {name: _reading(name) for name in names}
 

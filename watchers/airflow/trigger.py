@@ -196,8 +196,8 @@ def _check_wraps(cls: type[AirflowEventTrigger]) -> None:
 def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:
     given = type(trigger)
     if given is not kind and (wraps is not None or issubclass(given, kind)):
-        # The service creates the trigger again from its class path. If a subclass inherits `serialize`, the path names
-        # the base class, and the filter of the base class would silently run.
+        # The service creates the trigger again from its class path. If a subclass inherits `serialize`, this path
+        # names the base class. The filter of the base class would then silently run, not the subclass's filter.
         raise DagError(
             f"{given.__qualname__} would run as {kind.__qualname__}",
             hint=f"subclass AirflowEventTrigger with `wraps = {given.__qualname__}`",

@@ -1,8 +1,8 @@
 """The thread and event loop that the SDK works in; all streams of the process share them.
 
-A filter that computes blocks the main event loop, where it would delay the renewals of locks
-(Azure/azure-sdk-for-python#37245). Code that never releases the GIL delays this thread too, so run a trigger with such
-code in a separate process (`[triggerer.isolation]`).
+The SDK renews the locks of messages on the event loop that it works in. On the main event loop, a filter that computes
+would delay these renewals (Azure/azure-sdk-for-python#37245). Code that never releases the GIL delays this thread too.
+So run a trigger with such code in a separate process (`[triggerer.isolation]`).
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ async def test_a_static_member_that_starts_again_takes_over_from_itself(
     for number in range(3):
         kafka_server.produce(topic, [str(number)])
         producer = producer_on(servers, topic, topic, group_instance_id="one")
-        # The session of the previous producer has not expired. The broker treats this producer as the same member.
+        # The session of the previous producer has not expired. Both producers have the same `group_instance_id`, so the
+        # broker treats this producer as the same member.
         async with driving(producer) as driver:
             await driver.settled(1)
             assert driver.values == [str(number)]

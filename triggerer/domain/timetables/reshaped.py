@@ -109,8 +109,8 @@ class RollingWindow(DerivedTimetable):
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
         # A run's logical date is the end of its interval in `timetable`, minus `window`. So allow intervals that end
-        # between `start + window` and `end + window`. If an interval is longer than `window`, it may start before
-        # `start`, at `earliest`.
+        # between `start + window` and `end + window`. If intervals are longer than `window`, the first of them may
+        # start before `start`, but not before `earliest`.
         earliest = self.timetable.infer_manual_data_interval(run_after=start + self.window).start
         return self.timetable.restriction_between(min(start, earliest), end + self.window)
 

@@ -68,7 +68,7 @@ class RunEnding:
         Args:
             output: The worker's last output outside the run's log.
             has_begun: True if the process had accepted the run.
-            malformed: If the executor killed the process because of malformed data: why the data is malformed.
+            malformed: What was wrong with the process's data, if the executor killed the process for malformed data.
         """
         assert self.run is not None
         if self.is_cut_short:

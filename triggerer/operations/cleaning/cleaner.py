@@ -49,7 +49,7 @@ async def clean(
 
     An event stays in these cases:
 
-    - The event waits for a DAG, belongs to a run that stays, or is the newest event of its asset.
+    - The event waits for a DAG, belongs to a run that stays or was emitted by one, or is the newest event of its asset.
     - The event's message is stored or parked, or may be delivered again. Otherwise the message would create a second
       event.
 

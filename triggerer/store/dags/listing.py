@@ -1,7 +1,7 @@
 """Lists assets, DAGs and DAG files for the commands and the API.
 
-Assets and DAGs are sorted by name or id, files by path. The lists of assets and DAGs take `limit` (0: all), `after` for
-the next page, and optional filters, which are combined by "and". An asset is given by its name or its URI.
+Assets are sorted by name, DAGs by id, and files by path. The lists of assets and DAGs take `limit` (0: all), `after`
+for the next page, and optional filters, which are combined by "and". An asset is given by its name or its URI.
 """
 
 from __future__ import annotations

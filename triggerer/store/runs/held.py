@@ -102,8 +102,8 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatement
     - the run must be cancelled, or
     - the DAG is stale.
     """
-    # The attempt does not count towards `MAX_ATTEMPTS`. But do not reduce the run's attempt number, because each higher
-    # number doubles the delay. Instead, `after_attempt` excludes the attempts so far from the count.
+    # The attempt must not count towards `MAX_ATTEMPTS`, so `after_attempt` excludes the attempts so far from the count.
+    # The run's attempt number is not reduced, because the delay grows with this number.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)

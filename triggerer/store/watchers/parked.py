@@ -252,8 +252,8 @@ def _store(
             else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
-            # Delete the new bodies that are unused. If a watcher has moved to this stream, some messages may already
-            # have a row that refers to a body of the earlier stream.
+            # Some messages already had a row. If their watcher has moved to this stream, the row may refer to a body of
+            # the earlier stream. So delete the new bodies that no row refers to.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 

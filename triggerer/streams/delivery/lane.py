@@ -60,7 +60,10 @@ class Nacks:
         self.rejected_by: dict[object, Rejection | None] | None = None
         """The subscribers that rejected the event. They count in `rejected` unless they fail the event later."""
         self.is_set_aside = False
-        """Whether the message is parked or being parked for the subscribers that rejected it, or need not be parked."""
+        """True once the message is being parked for the subscribers that rejected it, or is parked.
+
+        Also True if `dump_event` returned None, because the message then need not be parked.
+        """
 
     def has_refused(self, member: object) -> bool:
         """Return whether `member` counts in `failed`; see `refused_by`."""

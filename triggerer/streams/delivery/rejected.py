@@ -38,9 +38,9 @@ _NO_REASON: Final = "the watcher's filter rejected it"
 class Rejected:
     """Parks rejected messages that the producer does not dead-letter, so that they are not lost.
 
-    The message is stored for each watcher that rejected it, under its idempotency key, so that a redelivery stores
-    nothing new. The lane waits until the message is stored. If it cannot be stored, it counts as failed for the
-    watcher.
+    A rejected message is stored for each watcher that rejected it, under the message's idempotency key. So a redelivery
+    stores nothing new. The lane waits until the message is stored. If the message cannot be stored, it counts as failed
+    for the watcher.
 
     Args:
         decide: Called first. A rejected message is parked only if this function lets it advance.

@@ -227,8 +227,9 @@ class SlowSubscribers:
     def _has_sibling_past(self, slow: Subscriber) -> bool:
         """Return whether a sibling has passed the first message that the slow subscriber has not passed.
 
-        A sibling that read the message while it caught up counts too. Without such a sibling, the message could fail
-        for all subscribers, and the broker would redeliver it to all of them.
+        A sibling also counts if it read the message while it caught up. If no sibling has passed the message, the slow
+        subscriber must not fall behind. Otherwise the message could fail for all subscribers, and the broker would
+        redeliver it to all of them.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane

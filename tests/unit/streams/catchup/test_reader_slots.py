@@ -32,7 +32,7 @@ class WithEndsThatFail(Breaking):
 
 
 class Slow(WithoutEnds):
-    """A producer that connects for each reading, ten times as long as an idle reader keeps its slot."""
+    """A producer that needs ten times as long for each connection as an idle reader keeps its slot."""
 
     async def read_lane(self, lane: Hashable, position: Any) -> AsyncIterator[Any]:
         await anyio.sleep(10 * IDLE_S)

@@ -65,7 +65,8 @@ class ApiLogin(Base):
 class ApiRequest(Base):
     """A request with an `Idempotency-Key`.
 
-    A later request with the same key is answered as a duplicate if its content is equal, and refused otherwise.
+    A later request of the same sender with this key is answered as a duplicate if its path and body are the same.
+    Otherwise it is refused.
     """
 
     __tablename__ = "api_request"
@@ -73,7 +74,7 @@ class ApiRequest(Base):
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     """SHA-256 of the sender and the key."""
     request: Mapped[str] = mapped_column(String(64))
-    """SHA-256 of the request's method, path and body."""
+    """SHA-256 of the request's path and body."""
     made_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 

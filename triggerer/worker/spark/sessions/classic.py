@@ -276,7 +276,10 @@ def _java_options(installation: Installation) -> list[str]:
 
 
 def logging_options(installation: Installation) -> list[str]:
-    """Return options that make a driver log warnings and errors only; empty if the operator has configured logging."""
+    """Return options that make a driver log warnings and errors only.
+
+    Empty if the operator has configured logging, or if the configuration file cannot be written.
+    """
     if has_own_logging(os.environ, installation.spark_home):
         return []
     file = installation.directory / "log4j2.properties"
