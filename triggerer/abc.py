@@ -337,7 +337,7 @@ class SharedStreamProducer(ABC):
         - False (the default): if the producer overrides `dump_event`, the runtime sets the message aside for each
           watcher that rejected it. The outcome that `advance` receives has `is_set_aside`.
         - True: `advance` must dead-letter the message. If the source refuses the dead letter, `advance` must redeliver
-          the message. From then on, this method must return False for the message.
+          the message. This method must then return False for some time, for example a minute (`RecentRefusals`).
         """
         return False
 

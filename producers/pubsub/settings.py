@@ -63,7 +63,7 @@ class PubSubSettings(DeliverySettings):
     unavailable_timeout_s: PositiveSeconds = 60.0
     """If Pub/Sub cannot be reached for this long, the stream ends and is opened again."""
     connect_timeout_s: PositiveSeconds = 2.0
-    """If the first connection fails for this long, the stream ends, and opens again after up to a minute."""
+    """If a new stream cannot connect for this long, it ends. The runtime opens it again after up to a minute."""
     keepalive_s: PositiveSeconds = 30.0
     """How often an idle connection is checked, because a broken network sends no error."""
 

@@ -1,4 +1,7 @@
-"""The parts of an open stream: its receivers, its messages in flight and its settling. Imports the SDK."""
+"""An open stream, with the objects that receive its messages, track them in flight, and settle them.
+
+This module imports the SDK.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 # Names that are imported on first use, with their modules. The parser's process imports this package too, and must not
-# import `processor`, because the store would take most of the parser's memory.
+# import `processor`: this would import the store's modules, which would take most of the parser's memory.
 _HOMES = {
     "CheckedGuarantees": "guarantees",
     "CheckedSources": "sources",

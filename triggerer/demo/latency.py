@@ -25,7 +25,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """The latencies of the demo's two parts, the backlog and the live part; None if nothing was measured."""
+    """The latencies of the demo's two parts, the backlog and the live part. None: nothing was measured."""
 
     backlog_to_run: Quantiles | None
     """From each message to its run's `queued_at`. Most of this time is spent waiting for the previous run."""

@@ -274,7 +274,7 @@ class Executor:
             orders = self._claims.claimed(await self._result_writer.perform_with_next_commit(step))
         if leases_lost != self._leases_lost:
             # The lease ended during the claim. The next sweep queues these runs again, unless other executors have
-            # them.
+            # claimed them.
             return
         self._more |= len(orders) == room
         for order in orders:

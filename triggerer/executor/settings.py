@@ -22,7 +22,7 @@ class ExecutorSettings:
     """The service's own directory. Logs of runs are below it."""
     dags_folder: Path
     workers: int = 2
-    """The number of slots, and so of concurrent runs. A slot's worker starts when it is first needed."""
+    """The number of slots, and so the most runs at once. A slot's worker starts when it is first needed."""
     pools: Mapping[str, int] = field(default_factory=dict)
     """How many runs each pool admits at the same time."""
     spark: Mapping[str, Any] = field(default_factory=dict)

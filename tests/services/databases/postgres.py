@@ -204,8 +204,8 @@ class PostgresServer:
             raise ServiceError(f"{statement}: {error}") from error
 
     def _is_ready(self) -> bool:
-        # Read the process id (line 1) and the status (line 8) from the server's file, as pg_ctl does. Probing the
-        # port would log errors, because the port opens before the recovery has ended.
+        # Read the process id (line 1) and the status (line 8) from `postmaster.pid`, as pg_ctl does. If we connected
+        # instead, the server would log errors, because its port opens before its recovery has ended.
         try:
             lines = self._pid_file.read_text().splitlines()
         except FileNotFoundError:

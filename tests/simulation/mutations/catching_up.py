@@ -44,8 +44,7 @@ def a_position_is_lost_at_a_change_of_owner() -> Replacements:
 
 @mutation(rules="S13|S2/S7", seed=31)
 def a_reader_of_the_lane_tail_misses_dropped_messages() -> Replacements:
-    """While a reader reads the lane tail, messages are dropped from it. The reader continues without noticing the
-    gap."""
+    """Messages are dropped from the lane tail while a reader reads it. The reader does not notice the gap."""
     right = LaneTail.after
 
     def after(self: LaneTail, position: Position, most: int) -> list[LogMessage] | None:

@@ -1,7 +1,7 @@
 """Registers mutations, the planted bugs that the simulation must find.
 
-A mutation is a function that yields replacements. A replacement names a function, method or value of the product or of
-the simulation's models, and its wrong version.
+A mutation is a function that yields replacements. A replacement has two parts: a function, method or value of the
+product or of the simulation's models, and a wrong version of it.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ async def page_of_run(
 async def ids_of_asset(
     session: AsyncSession, *, uri: str | None = None, alias: str | None = None
 ) -> tuple[Select[int], EventId]:
-    """Return a query of the ids of an asset's events, or of an alias's events, and the column of the ids."""
+    """Return a query for the event ids of an asset or an alias, and the column that holds these ids."""
     spans = await _spans(session, uri, alias)
     return select(AssetEvent.id).where(in_spans(spans)), AssetEvent.id
 

@@ -76,8 +76,8 @@ class SaveResults:
     without success, its tasks that are still running get the run's state. PostgreSQL's statement
     also notifies other processes of the ended runs, so the transaction needs no second statement.
 
-    The step returns a row (primary key, epoch, state, cancel_requested) for each updated run that `executor` claimed
-    last. The row shows the run as it was before this step. `run_claims` reads the rows.
+    The step returns a row (primary key, epoch, state, cancel_requested) for each run in `updates` whose last claim is
+    by `executor`, even if no update is written. The row shows the run before this step. `run_claims` reads the rows.
 
     Args:
         updates: Updates in the order of the reports. If several updates contain the same task, the last one counts. At

@@ -184,7 +184,8 @@ class Lanes:
                 # The lane that has waited longest.
                 self.oldest_at = head.broadcast_at
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
-                # These lines do what `Lane.take` does, and save a call for each message that is its own lane.
+                # The lane has a single event, as in sources where each message is its own lane. These lines do what
+                # `Lane.take` does, and save the call.
                 head.lane = lane.head = lane.tail = None
                 lane.in_flight, lane.in_flight_bytes, lane.in_flight_to = (
                     1,

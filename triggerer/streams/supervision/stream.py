@@ -167,9 +167,10 @@ class SharedStream:
         _log.info("shared stream is read again", stream=self.name)
 
     async def drain(self) -> None:
-        """Stop pulling. Wait until the pulled messages are advanced or the group has ended, and the store has answered.
+        """Stop pulling, and wait until all pulled messages are advanced, or the group has ended.
 
-        No new group is opened. The caller closes the stream next.
+        Then wait until the store has answered for all derived events. No new group is opened. The caller closes the
+        stream next.
         """
         self._is_draining = True
         if self.group is not None and not self.group.is_ending:

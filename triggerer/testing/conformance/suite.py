@@ -55,7 +55,7 @@ class ProducerSuite:
         """After each case, whether it passed or failed: delete the source."""
 
     async def new_producer(self) -> SharedStreamProducer:
-        """Make a new producer on the source of `setup`. Only cases for `lock_renewal` open two producers at once."""
+        """Make a producer for the source of `setup`. Only cases for `lock_renewal` open two producers at once."""
         raise NotImplementedError
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:

@@ -105,7 +105,7 @@ async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_rea
 
 
 async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutEnds) -> None:
-    """In an earlier version, the reader took a late answer for the end of the log, and gave up its slot for minutes."""
+    """In an earlier version, a reader whose log answered late assumed the end of the log, and paused for minutes."""
     scene.producer = Slow
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:

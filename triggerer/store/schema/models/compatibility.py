@@ -13,8 +13,8 @@ from triggerer.store.schema.models.base import Base, UtcDateTime
 class SchemaCompat(Base):
     """An after-migration, and the newest migration that a release must contain to work with the resulting tables.
 
-    The row is written before the after-migration runs. From then on, a service of an older release neither starts nor
-    continues.
+    The row is written before the after-migration runs. From then on, a service whose release lacks the migration
+    `min_revision` does not start. If such a service is running, it stops.
     """
 
     __tablename__ = "schema_compat"
