@@ -289,7 +289,7 @@ class RunFailed(SparkError):
 
 
 class OutputRefused(RunFailed):
-    """A writer of `output` wrote nothing: an argument is wrong, or the attempt is no longer the current one."""
+    """A writer of `output` wrote nothing: an argument, a row or a setting is wrong, or the attempt is not current."""
 
 
 class RequestError(TriggererError):

@@ -87,7 +87,7 @@ class Receiving:
         self._room.set()
 
     def reopen(self) -> None:
-        """End the open stream without losing messages that are under way, and open a stream with new bounds."""
+        """Let `run` replace the open stream by a stream with new bounds (`make_room`). No message under way is lost."""
         self._is_reopening = True
         self._has_to_reopen.set()
         self._room.set()

@@ -104,8 +104,8 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """Return `<queue>/<message id>`.
 
-        SQS never repeats an id, not even in a queue that is deleted and created again. A message that is sent twice has
-        two ids.
+        SQS never repeats an id, not even in a queue that is deleted and created again. If a sender repeats a message,
+        the second message has another id, and so makes another event.
         """
         return f"{name_of(self._name)}/{broker_payload.id}"
 

@@ -34,8 +34,8 @@ only some of SQS's servers, and may miss messages.
 class Receiving:
     """Polls the queue while fewer than `max_in_flight` messages are in flight.
 
-    One receiver polls all the time, and starts a helper after each full answer, up to `receivers` receivers in all. A
-    helper ends at its first answer that is not full.
+    After each full answer, `run` starts a helper that polls too, up to `receivers` pollers in all. A helper ends at its
+    first answer that is not full, at an error, or when polling must pause.
 
     Args:
         on_received: Called with two lists: the new messages, in order, and the messages that only have to be deleted.

@@ -270,7 +270,7 @@ def newest_tick(client: httpx.Client) -> dict[str, int]:
 
 
 def answers_late(service: SampleService) -> bool:
-    """Send a request over a new connection. Return True if the API has no room for the connection."""
+    """Send a request over a new connection. Return True if the API does not answer with 200 within 5 s."""
     try:
         with service.client() as client:
             return client.get(f"{V1}/overview", timeout=5).status_code != 200

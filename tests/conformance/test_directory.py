@@ -1,4 +1,4 @@
-"""Runs the conformance suite on the producers that read files. Each file is a lane of its own, so there is no order."""
+"""Runs the conformance suite on the producers that read files. Each file is a lane, so files have no order."""
 
 from __future__ import annotations
 

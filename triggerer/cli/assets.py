@@ -37,7 +37,7 @@ def list_(
 ) -> None:
     """List assets; with --dag, only the assets that the DAG waits for.
 
-    States: declared (a DAG file declares the asset), undeclared (an event created the asset, or its DAG file is gone).
+    States: declared (a DAG file declares the asset), undeclared (no DAG file declares the asset).
     """
     check_state(state, _ASSET_STATES)
 

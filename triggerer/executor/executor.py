@@ -393,8 +393,8 @@ class Executor:
     async def _requeue_waiting(self) -> None:
         """Queue all claimed runs again, because the oldest one has waited for `STALE_SECONDS`.
 
-        No claimed run stays here, because it could overtake the oldest one. While a Spark session is about to open, no
-        run is queued again: the runs wait for the session.
+        The newer runs are queued again too. If one stayed, it could begin before the oldest run. Exception: while a
+        Spark session is about to open, all claimed runs stay, and wait for the session.
         """
         if is_session_near(self._slots):
             self._record_waiting()

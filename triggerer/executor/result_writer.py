@@ -138,7 +138,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.answer
 
     async def begin(self, order: RunOrder) -> bool:
-        """Store that an attempt begins; wait while the store is unavailable. Return whether this executor has the run.
+        """Store that an attempt begins, and return whether this executor still has the run.
+
+        Waits while the store is unavailable.
 
         Cancellation: The attempt's start may have been stored, or not. It is not stored later.
         """

@@ -82,8 +82,8 @@ class PreparedTrigger:
     The file of the class may have changed since the last call. So before each further call, call `load` and wait until
     the load has ended.
 
-    Several callers may load at the same time. A call uses the last load that has ended, and does not wait for a load
-    that another caller has just begun.
+    Several callers may share this object. While a load that one caller began is under way, the calls of the others do
+    not wait. They use the class from the last load that has ended.
     """
 
     def __init__(

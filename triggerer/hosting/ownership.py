@@ -193,7 +193,8 @@ class Ownership:
 
     async def _give_up(self, session: Any, fences: Iterable[Fence], digests: Iterable[str]) -> None:
         digests = list(digests)
-        # Lock the streams first, as the code that stores DAG files does. Otherwise the two transactions could deadlock.
+        # Lock the streams before the watchers. The transaction that stores DAG files uses the same order, so that it
+        # cannot deadlock with this one.
         await self._leases.release_streams(session, list(fences))
         await self._queries.reset_to_waiting(session, digests, self._instance_id)
         announce(session, Signal.STREAMS_CHANGED, *digests)

@@ -138,8 +138,8 @@ class RemoteGenerator:
 
     @property
     def _has_left(self) -> bool:
-        # The stream also ends when the subscriber leaves its group. The runtime then cancels the filter, so the filter
-        # must not see an ordinary end of its stream.
+        # True: the stream ended because the subscriber left its group. The runtime then cancels the filter. So do not
+        # send the filter an ordinary end of its stream.
         return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_requested(self) -> None:

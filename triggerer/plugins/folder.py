@@ -97,8 +97,8 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# For each folder: the modules that were imported after the last search that found no module of the folder. Only these
-# modules can belong to the folder. A folder without such a search is absent.
+# The modules that the next search for a folder's own modules must look at, by the folder's path. These are the modules
+# imported after a search that found none of the folder. Without an entry, the search looks at all modules.
 _not_looked_at: dict[str, ImportedSince] = {}
 
 

@@ -45,8 +45,7 @@ class RuntimeContext:
     states: StateStore | None = None
     """Stores the states of producers whose source stores no position. None: such a producer cannot be opened."""
     with_state: EventsWithState | None = None
-    """Stores events and the producer's state after them in one transaction. None: the state is stored after the events.
-    """
+    """Stores events and the producer's new state in one transaction. None: the state is stored after the events."""
     bookmarks: BookmarkStore | None = None
     """Stores the bookmarks of triggers. None: a trigger that has a bookmark cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"

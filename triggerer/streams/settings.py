@@ -53,7 +53,7 @@ class RuntimeSettings:
     store. This bounds memory while the store is away.
     """
     most_recent: int = 2_048
-    """How many of a lane's newest messages stay in memory while the lane has backlogs, up to 4 MiB.
+    """While a lane has backlogs, at most this number of its newest messages, with at most 4 MiB, stay in memory.
 
     A watcher that has nearly caught up reads these messages from memory, so that it can reach the end of a busy lane. A
     watcher that is further behind reads the log.

@@ -70,8 +70,8 @@ class RunReport:
     tasks: tuple[TaskResult, ...]
     end: RunEnd | None
     is_unloaded: bool = False
-    """True: the DAG file does not load or lacks the DAG, and the run is queued again (`WorkerContext.holds_broken`).
-    `end` has the reason."""
+    """True: the DAG file does not load or lacks the DAG, so the run is queued again. `end` has the reason. False if
+    `WorkerContext.holds_broken` is off: such a run fails."""
     is_blocked: bool = False
     """True: an earlier attempt may still be at work, so the run is queued again. `end` has the reason."""
 

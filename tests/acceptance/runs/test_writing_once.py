@@ -221,7 +221,8 @@ def test_sparks_own_worker_and_executor_are_killed_at_random_moments(
             }
             kill_at_random(service, chance, victims, kills=number_of_kills(12))
             _check(service)
-            # A driver that waits for the next run may be in the master's list. A killed driver may not.
+            # Spark's master lists the application of each driver. Living drivers (JVMs) may still be listed, killed
+            # drivers may not.
             _wait_for_applications(cluster, len(having("java", family(service))))
         _wait_for_applications(cluster, 0)
         assert not still_alive(cluster.executors(), within_s=30)

@@ -1,4 +1,4 @@
-"""The effect of four sick watchers on the sixteen others of their topic, and a check that no watcher misses a message.
+"""Measures how four sick watchers slow down the sixteen others of their topic. Checks that no watcher misses a message.
 
     python -m tests.benchmarks.falling_behind.sick_watchers --store sqlite|postgresql [--seconds 600] [--rate 1000]
         [--without-sick] [--healthy 16] [--sick raising,hanging,slow,absent] [--kills N] [--takeovers N]

@@ -233,7 +233,8 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
             assert not any("watcher" in line for line in plan), plan
         for line in plan:
             if "asset_event" in line:
-                # The range of ids must limit the index search. A filter on the rows that were found is not enough.
+                # An index search must be limited by a range of ids, by one row's id, or (for the newest event) by the
+                # asset. Otherwise it could read many rows and then drop most of them.
                 assert line.startswith("SEARCH"), plan
                 assert line.endswith(("id<?)", "(rowid=?)", " (asset_id=?)")), plan
 

@@ -424,5 +424,6 @@ async def test_the_store_has_one_row_for_each_key_and_one_for_each_event_of_a_ke
     assert [len(events) for _, events in await keyed_runs(database, "report")] == [1] * 28 * 3
     assert await stored_parts(database, "report") == []
     assert await waiting_shares(database, "report") == []
-    # An event with a key keeps its queue entry, with `run_pk` 0. The entries of events without a key were deleted.
+    # The events with a key were divided: their queue entries stay, with `run_pk` 0. Entries of events without a key
+    # were deleted.
     assert await queue_of(database, "report") == [(event, 0) for event in divided]

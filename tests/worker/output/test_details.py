@@ -103,7 +103,7 @@ class TestHadoopsFiles:
         assert files.visible_below(folder.draft("a", "m1"))
         assert folder.commit("a", "m1") == "m1"
         assert folder.commit("a", "m2") == "m1"
-        # This is the state after a process has died right after its commit. Another attempt has left a draft.
+        # Simulate that the process died right after its commit, before it deleted the draft of another attempt.
         (tmp_path / "t" / "_triggerer" / "drafts").mkdir(exist_ok=True)
         spark.range(5).write.parquet(folder.draft("a", "m3"))
         assert folder.prepare("a") == "m1"

@@ -192,8 +192,8 @@ class RunExecution:
             )
             return True
         has_begun = self._has_begun or (self._process is not None and not closed.unread)
-        # If the worker was ready, another process can execute a run that has not begun. If the worker died during its
-        # own start, the run fails, because the next worker would probably die there too.
+        # If the worker was ready and the run has not begun, another process can execute the run. If the worker died
+        # during its own start, the run fails, because the next worker would probably die during its start too.
         if not has_begun and self.worker.is_ready and not self.ending.is_called_off:
             if death.code != 0:
                 _log.warning(

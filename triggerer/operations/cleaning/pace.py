@@ -22,7 +22,8 @@ class Pace:
     Call `give_way` after a transaction that wrote, and `step` after a transaction that only read.
 
     Args:
-        report: Called at most every 20 s, between two steps. If it raises an error, the cleaning ends with that error.
+        report: Called at most every 20 s, between two transactions. If `report` raises an error, the cleaning ends with
+        it.
     """
 
     def __init__(self, report: Callable[[], Awaitable[None]] = _report_nothing) -> None:

@@ -110,8 +110,8 @@ async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
     """Count the entries for `AssetUse.queued`.
 
-    The indexes of waiting events begin with the DAG's id. Because of the join with the DAGs, the database can use these
-    indexes.
+    The indexes of waiting events begin with the DAG's id. So the query joins the DAGs, and the database searches an
+    index once for each DAG.
     """
     waiting = 0
     for entry in _ENTRIES:

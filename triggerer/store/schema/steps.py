@@ -125,7 +125,7 @@ class Upgrade:
             await self._tell(session, step, former)
 
     async def _patiently(self, connection: AsyncConnection, step: Step, work: _Work) -> None:
-        """Do the work in a transaction. Try again if another session keeps a lock for longer than `lock_timeout`."""
+        """Call `work` in a transaction. Repeat this if another session keeps a lock for longer than `lock_timeout`."""
         for attempt in range(1, self._patience.attempts + 1):
             try:
                 await self._in_transaction(work)

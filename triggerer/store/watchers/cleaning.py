@@ -138,8 +138,7 @@ async def mark_cleaned(
         events must stay.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # The next statement reads the replay requests after the lock is granted, so it sees the requests of transactions
-    # that had the lock before.
+    # Lock before the SELECT below. So the SELECT sees the replay requests of transactions that had the lock before.
     await lock_watchers(session, chosen)
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)

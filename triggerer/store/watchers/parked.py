@@ -130,8 +130,8 @@ class Body(NamedTuple):
 class StoreBodies:
     """A step: store these bodies (bytes of messages), unless they are stored already.
 
-    For each body the step returns (stream digest, key, id). A `Statement` cannot pass bytes, because it passes rows as
-    JSON.
+    For each body, also for one that was stored already, the step returns (stream digest, key, id). The step is no
+    `Statement`, because a `Statement` passes rows as JSON, which has no bytes.
     """
 
     bodies: Sequence[Body]

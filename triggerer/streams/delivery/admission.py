@@ -47,8 +47,8 @@ class Admission:
         - The filter was absent, and skipped the message at the lane's head. Not all of its watchers are behind yet.
         - In a log, a watcher is behind in the lane, and its position is not durable.
 
-        An isolated filter may have received the message ahead of time. Then the stream must yield the message
-        nevertheless, but the filter's events and rejections count for no watcher.
+        The runtime sends messages to an isolated filter ahead. If the filter has already received a message that it
+        should skip, the result is True. The filter's events and rejections of this message then count for no watcher.
         """
         state, lane = self._member.state, entry.lane
         assert lane is not None

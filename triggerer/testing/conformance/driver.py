@@ -271,7 +271,7 @@ class CancelledAt(Enum):
     NOT_REACHED = auto()
     """The work ended before it reached the await."""
     TOO_LATE = auto()
-    """The result of the await, for example from a thread, came before the cancellation. The work ended uncancelled."""
+    """The await had its result (for example from a thread) before the cancellation came. The work ended uncancelled."""
 
 
 async def cancelled_at(work: Coroutine[Any, Any, None], wait: int) -> CancelledAt:

@@ -54,7 +54,7 @@ class ApplicationSubmitter:
     """Receives why the run waits, and None when the wait is over, see `await_cluster` and `end_earlier_try`."""
     _tries: dict[str, int] = field(default_factory=dict)
     _open: dict[str, Launch] = field(default_factory=dict)
-    """The last reports of launches that have not ended, by tag. A task's next try waits for their end."""
+    """The newest report of each launch that has not ended, by tag. A task's next try first ends the task's launches."""
 
     def submit(
         self,

@@ -576,7 +576,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_a
     "11: a sibling's success never commits a message that a watcher in back-off has not seen"
 )
 async def test_one_in_back_off_counts_as_failed_in_the_next_group_too(upstream: Upstream) -> None:
-    """While a trigger cannot be created, groups run without it. No group may commit a message that it missed."""
+    """While a trigger cannot be created, groups run without it. They may commit no message that this trigger missed."""
     fragile = Fragile(upstream, "fragile")
     async with supervised() as service:
         service.host(Acking(upstream.name, "fine"))

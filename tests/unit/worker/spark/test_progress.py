@@ -96,7 +96,7 @@ def test_a_task_has_the_stages_that_were_first_seen_in_its_last_try(
     progress = watch.progress()
     assert progress is not None
     assert [stage.stage_id for stage in progress.tasks["a"].newest_stages] == [2]
-    # The watch looks only once a second, so it takes a last look when a task has succeeded.
+    # `ProgressWatch` reads Spark's stages once a second. When a task succeeds, the watch reads them once more.
     session.stages[2], session.active = FakeStage(4, 4, 40, ended=103), []
     assert watch.end_task("a", has_succeeded=True) == TaskProgress(
         SparkProgress(1, 1, 4, 4, 0, 40, 0, 320),

@@ -191,7 +191,7 @@ class Broker:
             lane.position = max(lane.position, position)
 
     def acknowledge_on_delivery(self, delivery: Delivery) -> bool:
-        """Acknowledge a message, for the fast path. Return False if it is acknowledged already, or the process died."""
+        """On the fast path, acknowledge a message. Return False if it was acknowledged before, or the consumer died."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
         if not delivery.consumer.is_alive or lane.is_done(offset):

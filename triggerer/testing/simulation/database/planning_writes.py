@@ -224,8 +224,8 @@ class PlanningWrites:
         by_pk = {run.pk: run for run in self._created}
         for (dag_id, event), pk in self._taken_by.items():
             if store.queues[dag_id][event] is None:
-                # The event is still free at the commit. The product's UPDATE checks this too, after it has waited for
-                # other transactions.
+                # The event is still free at the commit. The real store's UPDATE also checks this, after it has waited
+                # for other transactions.
                 store.queues[dag_id][event] = pk
                 by_pk[pk].events.append(event)
         for run in self._created:

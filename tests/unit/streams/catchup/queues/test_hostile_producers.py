@@ -249,7 +249,8 @@ async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_ano
 async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_on(
     scene: HostileScene,
 ) -> None:
-    """In an earlier version, the producer's error was raised in the task that stores the positions of all streams."""
+    """In an earlier version, an error of `get_position` was raised in the task that stores the positions of all
+    streams."""
     sink = Sink()
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")
