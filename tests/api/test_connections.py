@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -167,3 +168,62 @@ async def test_a_body_that_takes_a_while_is_accepted(
     async with served(api) as address, httpx.AsyncClient(base_url=address) as client:
         answer = await client.post("/api/v1/assets/events", content=body(), headers=headers)
         assert answer.status_code == 201, answer.text
+
+
+async def connect_reading_little(address: str) -> socket.socket:
+    """Return a connection whose receive buffer is small, so that the API soon has to wait for the client to read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port_of(address)))
+    return client
+
+
+async def send_all(client: socket.socket, data: bytes) -> None:
+    """Send requests until the API closes the connection. The API does not read while its answers are not read."""
+    with suppress(ConnectionError):
+        await asyncio.get_running_loop().sock_sendall(client, data)
+
+
+def log_request(api: Api) -> bytes:
+    token = api.tokens["viewer"]
+    return (
+        f"GET /api/v1/dags/daily/dagRuns/manual__1/logs?limit={MOST_BYTES} HTTP/1.1\r\n"
+        f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+    ).encode()
+
+
+@pytest.mark.parametrize("answers", ["many", "large"])
+async def test_a_client_that_does_not_read_its_answers_is_disconnected(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: str
+) -> None:
+    monkeypatch.setattr(connections, "UNREAD_S", 0.5)
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    Path(log_path(str(tmp_path), "daily", "manual__1")).write_bytes(bytes(MOST_BYTES))
+    requests = WHOLE * 20_000 if answers == "many" else log_request(api) * 10
+    async with (
+        served(api) as address,
+        anyio.create_task_group() as tasks,
+    ):
+        with await connect_reading_little(address) as client:
+            tasks.start_soon(send_all, client, requests)
+            with anyio.fail_after(10):
+                while not BoundedProtocol.open_now:  # noqa: ASYNC110 (uvicorn tells nobody)
+                    await anyio.sleep(0.01)
+                while BoundedProtocol.open_now:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+
+
+async def test_an_answer_that_is_read_slowly_goes_on(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(connections, "UNREAD_S", 1.0)
+    Path(log_path(str(tmp_path), "daily", "manual__1")).write_bytes(bytes(MOST_BYTES))
+    loop = asyncio.get_running_loop()
+    async with served(api) as address:
+        with await connect_reading_little(address) as client:
+            await loop.sock_sendall(client, log_request(api) * 10)
+            for _ in range(40):
+                await anyio.sleep(0.1)
+                assert await loop.sock_recv(client, 4096)

@@ -18,7 +18,7 @@ from sqlalchemy import func, select, text
 from tests.actors import TESTER
 from tests.api.conftest import Api
 from triggerer.api import context
-from triggerer.api.context import MOST_INSIDE
+from triggerer.api.context import MOST_INSIDE, POOL_SIZE
 from triggerer.config.sections import HookSettings
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import StoreError
@@ -294,6 +294,25 @@ async def test_more_requests_than_fit_are_told_to_come_again(api: Api) -> None:
         assert (await client.get(f"{V1}/overview")).status_code == 200
     assert set(statuses) <= {200, 503}
     assert statuses.count(503) > 0
+
+
+async def test_changes_that_wait_for_the_write_lock_do_not_delay_reads(api: Api) -> None:
+    async with api.client() as client, anyio.create_task_group() as tasks:
+        assert (await client.get(f"{V1}/dags")).status_code == 200
+        statuses: list[int] = []
+
+        async def emit() -> None:
+            answer = await client.post(f"{V1}/assets/events", json={"asset": "orders"})
+            statuses.append(answer.status_code)
+
+        async with api.database.transaction():
+            for _ in range(2 * POOL_SIZE):
+                tasks.start_soon(emit)
+            with anyio.fail_after(20):
+                for _ in range(20):
+                    assert (await client.get(f"{V1}/dags")).status_code == 200
+            assert statuses == []
+    assert statuses == [201] * 2 * POOL_SIZE
 
 
 async def test_a_log_of_a_gigabyte_is_read_by_range(api: Api, tmp_path: Path) -> None:

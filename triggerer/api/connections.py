@@ -1,12 +1,14 @@
-"""Limits the connections of the API: their number, and the time that a client may take to send a request.
+"""Limits the connections of the API: their number, and the time that a client may take to send or to receive data.
 
 uvicorn itself only limits the time until a client begins its next request. So this module extends uvicorn's protocol
-class. A test fails if a new version of uvicorn changes the parts of that class that this module uses.
+class. The kernel limits the time in which an answer makes no progress. A test fails if a new version of uvicorn changes
+the parts of that class that this module uses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, ClassVar, Final
 
 import h11
@@ -19,12 +21,25 @@ the connection is new, or when the previous request was answered.
 """
 BODY_S: Final = 120.0
 """How long a client may take to send the body of a request after the head. A body of 8 MiB needs 0.6 Mbit/s."""
+UNREAD_S: Final = 60.0
+"""How long a client may leave data of an answer unread before its connection is closed. Each read begins a new time."""
+
+
+def limit_unread(listener: socket.socket) -> None:
+    """Limit the time in which an answer makes no progress to `UNREAD_S`, for all connections that will be accepted.
+
+    The kernel closes a connection whose client neither confirms data nor makes room for more data in this time. Only
+    the kernel sees each step of a slow client. A stream that has nothing to send has no limit.
+
+    Source: TCP_USER_TIMEOUT in tcp(7). On Linux, accepted sockets inherit the option.
+    """
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1_000))
 
 
 class BoundedProtocol(H11Protocol):
     """One connection. It is closed if too many connections are open, or if a request does not arrive in time.
 
-    The time of an answer is not limited, because a followed log may take an hour.
+    The whole time of an answer is not limited, because a followed log may take an hour.
     """
 
     open_now: ClassVar[int] = 0
@@ -82,7 +97,8 @@ class BoundedProtocol(H11Protocol):
         self._end_limit()
         seconds = {h11.IDLE: HEAD_S, h11.SEND_BODY: BODY_S}.get(state)
         if seconds is not None:
-            # Close instead of abort: the end of the previous answer may still be on its way to a slow client.
+            # Close instead of abort: the end of the previous answer may still be on its way to a slow client. If the
+            # client does not read it, `limit_unread` ends the connection.
             self._limit = self.loop.call_later(seconds, self.transport.close)
 
     def _end_limit(self) -> None:

@@ -39,7 +39,9 @@ class DatabaseUse:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._inside = 0
-        self._limiter = anyio.Semaphore(POOL_SIZE)
+        self._reads = anyio.Semaphore(POOL_SIZE)
+        # SQLite makes one change at a time, so the others would only keep reads from working while they wait.
+        self._changes = self._reads if database.dialect == "postgresql" else anyio.Semaphore(1)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -49,7 +51,11 @@ class DatabaseUse:
             ServerBusy: Too many requests use the database.
             StoreUnavailable: The database does not answer, or stopped a query because of `STATEMENT_TIMEOUT`.
         """
-        async with self._admit(), self._explaining(), self._database.reading() as session:
+        async with (
+            self._admit(self._reads),
+            self._explaining(),
+            self._database.reading() as session,
+        ):
             await self._limit(session)
             with await _interrupted_in_time(session):
                 yield session
@@ -63,19 +69,23 @@ class DatabaseUse:
             StoreUnavailable: The database does not answer, or (only on PostgreSQL) stopped a query because of
                 `STATEMENT_TIMEOUT`. Nothing was written.
         """
-        async with self._admit(), self._explaining(), self._database.transaction() as session:
+        async with (
+            self._admit(self._changes),
+            self._explaining(),
+            self._database.transaction() as session,
+        ):
             await self._limit(session)
             yield session
 
     @asynccontextmanager
-    async def _admit(self) -> AsyncIterator[None]:
+    async def _admit(self, limiter: anyio.Semaphore) -> AsyncIterator[None]:
         if self._inside >= MOST_INSIDE:
             raise ServerBusy(
                 f"the API has {MOST_INSIDE} requests at work", hint="ask again in a second"
             )
         self._inside += 1
         try:
-            async with self._limiter:
+            async with limiter:
                 yield
         finally:
             self._inside -= 1

@@ -16,7 +16,7 @@ import uvicorn
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from triggerer.api.app import make_app
-from triggerer.api.connections import MOST_CONNECTIONS, BoundedProtocol
+from triggerer.api.connections import MOST_CONNECTIONS, BoundedProtocol, limit_unread
 from triggerer.api.context import ApiContext, DatabaseUse
 from triggerer.api.tls import Certificate, certificate_of
 from triggerer.config import Settings
@@ -60,6 +60,7 @@ async def serve(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     _allow_descriptors()
+    limit_unread(listener)
     context = ApiContext(settings, database, DatabaseUse(database))
     certificate = certificate_of(settings.api)
     server = _Server(_config(make_app(context), certificate), on_start)

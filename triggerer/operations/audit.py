@@ -6,7 +6,7 @@ written at the start of the change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -61,4 +61,15 @@ async def record(
             run id.
         before, after: The old and the new values, as JSON. None: the change has no such values.
     """
-    await insert_audit(session, actor, action.value, subject, before=before, after=after)
+    await insert_audit(session, actor, action.value, subject, [(before, after)])
+
+
+async def record_each(
+    session: AsyncSession,
+    actor: Actor,
+    action: Action,
+    subject: str,
+    after: Sequence[Mapping[str, Any]],
+) -> None:
+    """Record several changes of one object like `record`, with one statement. A change has only new values."""
+    await insert_audit(session, actor, action.value, subject, [(None, one) for one in after])

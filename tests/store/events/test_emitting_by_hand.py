@@ -5,8 +5,8 @@ import pytest
 from tests.actors import TESTER
 from tests.store.dags.test_dag_sync import asset, file, sync
 from tests.store.seeding import events_in
-from triggerer.errors import DagError, UnknownAsset
-from triggerer.operations.emitting import emit_event
+from triggerer.errors import DagError, KeyReused, UnknownAsset
+from triggerer.operations.emitting import Emission, emit_all, emit_event
 from triggerer.store.database.transactions import Database
 
 
@@ -61,3 +61,25 @@ async def test_create_takes_an_asset_that_nobody_declares_but_no_invalid_uri(
         with pytest.raises(DagError, match="ASCII"):
             await emit_event(session, TESTER, "sché", {}, create=True)
     assert (event["asset_name"], event["asset_uri"]) == ("x-new:1", "x-new:1")
+
+
+async def test_many_events_are_recorded_in_order_and_repeats_are_found(declaring: Database) -> None:
+    async def emit(*emissions: Emission) -> list[tuple[int, bool]]:
+        async with declaring.transaction() as session:
+            recorded = await emit_all(session, TESTER, "orders", emissions)
+        for emission, (event, _) in zip(emissions, recorded, strict=True):
+            assert (event.extra, event.idempotency_key) == (emission.extra, emission.key)
+        return [(event.id, is_new) for event, is_new in recorded]
+
+    plain, a, b, c = Emission({"n": 0}), *(Emission({"key": key}, key) for key in "abc")
+    assert await emit() == []
+    ((stored, _),) = await emit(b)
+    outcomes = await emit(plain, a, b, plain, a, c)
+    assert [is_new for _, is_new in outcomes] == [True, True, False, True, False, True]
+    ids = [event_id for event_id, _ in outcomes]
+    assert ids[2] == stored
+    assert ids[4] == ids[1]
+    assert stored < ids[0] < ids[1] < ids[3] < ids[5]
+    with pytest.raises(KeyReused):
+        await emit(Emission({}, "d"), Emission({"key": "other"}, "a"))
+    assert len(await events_in(declaring)) == 5

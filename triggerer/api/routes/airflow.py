@@ -22,7 +22,7 @@ from triggerer.api.responses import JsonResponse
 from triggerer.api.routes.dags import NewRun, queue_run
 from triggerer.api.routing import alters, creates, reads
 from triggerer.errors import BadRequest, NothingThere, SignInNeeded, UnknownDag, UnknownRun
-from triggerer.operations.emitting import emit_once
+from triggerer.operations.emitting import Emission, emit_once
 from triggerer.operations.pausing import pause_dag, unpause_dag
 from triggerer.store.access.tokens import find_token
 from triggerer.store.dags.listing import count_assets, list_assets, list_dags
@@ -104,9 +104,7 @@ async def emit(
             session,
             access.actor(),
             asset,
-            data.extra or {},
-            key=None,
-            partition_key=data.partition_key,
+            Emission(data.extra or {}, partition_key=data.partition_key),
         )
         (stored,) = await list_assets(session, asset=event.asset_uri, limit=1)
     return JsonResponse(_event(without_payloads(access, event), stored))

@@ -26,7 +26,7 @@ from triggerer.api.parameters import (
 from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import answers_repeats, creates, reads
 from triggerer.errors import BadRequest, NothingThere, RoleNeeded, UnknownAsset
-from triggerer.operations.emitting import EmittingTask, emit_once
+from triggerer.operations.emitting import Emission, EmittingTask, emit_once
 from triggerer.operations.repeats import is_repeat
 from triggerer.store.access.run_tokens import find_run_token, outlets_of
 from triggerer.store.dags.listing import list_assets
@@ -146,9 +146,11 @@ async def emit(
             session,
             access.actor(),
             data.asset,
-            data.extra,
-            key=None if key is None else f"http/{access.via}/{key}",
-            partition_key=data.partition_key,
+            Emission(
+                data.extra,
+                None if key is None else f"http/{access.via}/{key}",
+                data.partition_key,
+            ),
             create=data.create and source is None,
             source=source,
         )

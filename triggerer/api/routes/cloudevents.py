@@ -26,7 +26,7 @@ from triggerer.api.routing import answers_repeats
 from triggerer.config.references import resolve
 from triggerer.domain.actors import Actor, Role
 from triggerer.errors import BadRequest, ConfigurationError, SignInNeeded
-from triggerer.operations.emitting import emit_once
+from triggerer.operations.emitting import Emission, emit_all
 from triggerer.pluginkit.cloudevents import read_cloudevents
 from triggerer.store.listing.views import AssetEventView
 
@@ -121,14 +121,13 @@ async def _record(
     api: ApiContext, request: AnyRequest, actor: Actor, asset: str, access: Access
 ) -> Response[Page[AssetEventView]]:
     events = _events_in(await request.body(), dict(request.headers))
-    stored: list[AssetEventView] = []
-    are_new = False
+    emissions = [
+        Emission(event, _idempotency_key(event["source"], event["id"])) for event in events
+    ]
     async with api.use.changing() as session:
-        for event in events:
-            key = _idempotency_key(event["source"], event["id"])
-            view, is_new = await emit_once(session, actor, asset, event, key=key)
-            stored.append(without_payloads(access, view))
-            are_new = are_new or is_new
+        recorded = await emit_all(session, actor, asset, emissions)
+    are_new = any(is_new for _, is_new in recorded)
+    stored = [without_payloads(access, event) for event, _ in recorded]
     return JsonResponse(whole(stored), status_code=201 if are_new else 200)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.actors import Actor
@@ -12,33 +13,40 @@ from triggerer.observability.redaction import redact
 from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Audit
 
+Values: TypeAlias = Mapping[str, Any] | None
+
 
 async def insert_audit(
     session: AsyncSession,
     actor: Actor,
     action: str,
     subject: str,
-    *,
-    before: Mapping[str, Any] | None = None,
-    after: Mapping[str, Any] | None = None,
+    changes: Sequence[tuple[Values, Values]],
 ) -> None:
-    """Record a change, in the transaction that makes the change. Secrets in `before` and `after` are hidden."""
-    # Leave out `before` or `after` if it is None. Otherwise SQLAlchemy would store the JSON text "null", not NULL.
-    values = {
-        name: redact("", value)
-        for name, value in (("before", before), ("after", after))
-        if value is not None
-    }
-    session.add(
-        Audit(
-            at=await database_now(session),
-            actor=actor.name,
-            role=actor.role.value,
-            via=actor.via,
-            action=action,
-            subject=subject,
-            request_id=actor.request_id,
-            **values,
-        )
-    )
-    await session.flush()
+    """Record changes of one object, in the transaction that makes the changes.
+
+    Args:
+        changes: The old and the new values of each change. Secrets in them are hidden.
+    """
+    if not changes:
+        return
+    now = await database_now(session)
+    rows = [
+        {
+            "at": now,
+            "actor": actor.name,
+            "role": actor.role.value,
+            "via": actor.via,
+            "action": action,
+            "subject": subject,
+            "request_id": actor.request_id,
+            # Leave out values that are None. Otherwise SQLAlchemy would store the JSON text "null", not NULL.
+            **{
+                name: redact("", values)
+                for name, values in (("before", before), ("after", after))
+                if values is not None
+            },
+        }
+        for before, after in changes
+    ]
+    await session.execute(insert(Audit), rows)

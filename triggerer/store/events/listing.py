@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, except_, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from triggerer.store.database.listed_ids import is_listed, plan_with_values
 from triggerer.store.events.identities import NAME, URI, in_spans, spans_of, with_identity
@@ -22,8 +23,8 @@ from triggerer.store.schema.models import (
 
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
-_IDS_AT_ONCE: Final = 500
-"""The most ids in one statement. Every supported database allows more parameters."""
+_VALUES_AT_ONCE: Final = 500
+"""The most ids or keys in one statement. Every supported database allows more parameters."""
 _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
@@ -134,25 +135,39 @@ async def events_after(
     return [_view(*row) for row in await session.execute(query.limit(limit))]
 
 
-async def find_event_by_key(session: AsyncSession, key: str, asset_id: int) -> int | None:
-    """Return the id of the asset's event with this idempotency key, or None. Events of watchers are ignored."""
-    query = select(AssetEvent.id).where(
-        AssetEvent.idempotency_key == key,
-        AssetEvent.watcher_id == 0,
-        AssetEvent.asset_id == asset_id,
-    )
-    found: int | None = await session.scalar(query.order_by(AssetEvent.id).limit(1))
-    return found
+async def list_events_by_key(
+    session: AsyncSession, keys: Sequence[str], asset_id: int
+) -> list[AssetEventView]:
+    """Return the asset's events with these idempotency keys. Events of watchers are ignored.
+
+    If a task emitted several events with one key, only the first of them is returned.
+    """
+    wanted = (AssetEvent.watcher_id == 0, AssetEvent.asset_id == asset_id, AssetEvent.ordinal == 0)
+    return await _list_in(session, AssetEvent.idempotency_key, keys, *wanted)
 
 
 async def list_events_by_id(
     session: AsyncSession, event_ids: Sequence[int]
 ) -> list[AssetEventView]:
-    """Return these events, oldest first. Deleted events are left out."""
+    """Return these events, oldest first. Deleted events are left out.
+
+    Args:
+        event_ids: In ascending order.
+    """
+    return await _list_in(session, AssetEvent.id, event_ids)
+
+
+async def _list_in(
+    session: AsyncSession,
+    column: InstrumentedAttribute[Any],
+    values: Sequence[Any],
+    *wanted: ColumnElement[bool],
+) -> list[AssetEventView]:
+    """Return the events whose column has one of these values, sorted by id within each statement."""
     found: list[AssetEventView] = []
-    for start in range(0, len(event_ids), _IDS_AT_ONCE):
-        some = event_ids[start : start + _IDS_AT_ONCE]
-        query = _SELECTED.where(AssetEvent.id.in_(some)).order_by(AssetEvent.id)
+    for start in range(0, len(values), _VALUES_AT_ONCE):
+        some = values[start : start + _VALUES_AT_ONCE]
+        query = _SELECTED.where(column.in_(some), *wanted).order_by(AssetEvent.id)
         found += [_view(*row) for row in await session.execute(query)]
     return found
 
