@@ -250,9 +250,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._settler.advance(batch)
 
     def use_mark(self, mark: StoreMark) -> None:
-        """Store `mark` in the metadata of each commit.
+        """Store `mark`, the present mark of the database, in the metadata of each later commit.
 
-        If a commit has a newer mark, the database was restored from a backup, and the producer refuses to read.
+        If an earlier commit at the broker has a newer mark than the database, the database was restored from a backup.
+        The producer then refuses to read.
         """
         self._mark = mark
 

@@ -254,7 +254,10 @@ class Play:
             self._check_moments(dag, [one for one in keys if one.dag_id == dag_id])
 
     def _check_each_is_once(self, dag: ModelDag, shares: Sequence[DagPartitionEvent]) -> None:
-        """Check that each event that has left the queue has one share in each of its keys, except in deleted runs."""
+        """Check the rows of events that have left the queue: one for each event and each key that the event maps to.
+
+        The rows that a deleted run took are gone.
+        """
         stored = [(share.partition_key, share.asset_event_id) for share in shares]
         assert len(stored) == len(set(stored))
         queued = {event.id for event in dag.queue}

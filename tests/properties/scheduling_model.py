@@ -66,7 +66,7 @@ class ModelDag:
             self.times[event] = now
 
     def move(self, by: timedelta) -> None:
-        """Add `by` to all past instants, as if the clock had been set back (or forward, if `by` is negative)."""
+        """Add `by` to all recorded instants. For the DAG, this is as if the clock had been set back by `by`."""
         self.start += by
         self.made_at = None if self.made_at is None else self.made_at + by
         self.times = {event: at + by for event, at in self.times.items()}

@@ -1,6 +1,7 @@
-"""Renders docs/notes/rules.md: copies the tables of `template.md`, and adds to each row a test with the row's mark.
+"""Renders docs/notes/rules.md from the tables of `template.md`.
 
-A row's mark is `pytest.mark.rule` with the row's cells, joined by a colon: `@pytest.mark.rule("6: growing delays")`.
+Each row gets one more cell: the name of a test that has the row's mark. This mark is `pytest.mark.rule` with the row's
+cells, joined by a colon, for example `@pytest.mark.rule("6: growing delays")`.
 """
 
 from __future__ import annotations

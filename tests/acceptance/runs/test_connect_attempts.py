@@ -1,4 +1,7 @@
-"""Runs on a real Spark Connect server. Even if the service, worker or server is killed, one attempt works at a time."""
+"""DAG runs that use a real Spark Connect server: a run's attempts never work at the same time.
+
+This holds even if the service, the worker or the server is killed.
+"""
 
 from __future__ import annotations
 

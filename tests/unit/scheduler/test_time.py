@@ -47,7 +47,7 @@ def host() -> Iterator[time_machine.Traveller]:
 
 
 class Dag:
-    """A DAG at a time that a test sets. Its due runs are created at once, so the scheduler's next look sees them."""
+    """A DAG, and a clock that the test sets. `at` only looks which runs are due; `run` also creates them."""
 
     def __init__(self, host: time_machine.Traveller, schedule: Schedule, **columns: Any) -> None:
         self.host = host

@@ -153,7 +153,8 @@ def write_parked(
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
     """Store these changes, each only if its fence holds and the bounds allow it.
 
-    Messages that a watcher no longer needs are deleted last, because another of these changes may store them.
+    The script stores messages before it deletes those that a watcher no longer needs. One of the changes may store a
+    message, and a later one may say that the watcher no longer needs this message.
 
     Args:
         changes: The changes in the order of submission.

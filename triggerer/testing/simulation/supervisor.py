@@ -318,7 +318,9 @@ def simulate(
     trace: Trace | None = None,
     prepare: Callable[[World], None] | None = None,
 ) -> Outcome:
-    """Run one seed inside a `sandbox`: first `steps` steps with faults, then without faults until no work is left.
+    """Run one seed: first `steps` steps with faults, then without faults until no work is left.
+
+    Call this function inside a `sandbox`.
 
     Args:
         trace: Called with (virtual seconds, step, line) for each traced action.

@@ -118,7 +118,7 @@ def cut_line(cut: int, max_bytes: int) -> bytes:
 
 
 def next_hole(descriptor: int, start: int) -> tuple[int, int] | None:
-    """Return where the first hole at or after `start` begins and ends (exclusive), or None if there is no hole.
+    """Return where the first hole at or after `start` begins and ends (exclusive); None if no hole is followed by data.
 
     If `start` is inside a hole, the returned hole begins at `start`. The function moves the file's read position.
     """
