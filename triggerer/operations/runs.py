@@ -44,7 +44,7 @@ async def cancel_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: s
         `cancelled`, or `running` if the executor must still stop the run.
     Raises:
         UnknownRun: There is no such run.
-        MoveRefused: The run has ended already.
+        MoveRefused: The run has succeeded or failed already.
     """
     run_pk = await find_run(session, dag_id, run_id)
     state = None if run_pk is None else await request_cancel(session, run_pk)

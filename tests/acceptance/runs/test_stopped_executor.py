@@ -1,4 +1,7 @@
-"""Two executors on PostgreSQL. One is suspended for longer than its lease, and no run is executed by both."""
+"""Two executors on PostgreSQL, one of which is suspended for longer than its lease.
+
+The other executor repeats its runs. The two never execute a run at the same time.
+"""
 
 from __future__ import annotations
 

@@ -51,8 +51,10 @@ class SparkCluster:
 
     Attributes:
         url: The value for `[spark] master`.
-        ports: The settings for `[spark.conf]` that applications in cluster mode need.
-        daemon: The process of the first worker. `others` are the other workers.
+        ports: Settings for `[spark.conf]`, with which a service finds the master's REST and web ports. A service needs
+            them for applications in cluster mode.
+        daemon: The process of the first worker.
+        others: The processes of the other workers.
     """
 
     def __init__(

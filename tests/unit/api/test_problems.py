@@ -1,4 +1,4 @@
-"""Errors as answers: each class of error has a status, a place on the errors page, and a body without secrets."""
+"""The HTTP answer for each class of error: a status, a link to its entry in errors.md, and a body without secrets."""
 
 from __future__ import annotations
 

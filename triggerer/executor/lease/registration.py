@@ -1,8 +1,8 @@
-"""An executor's lease on its runs. Heartbeats extend the lease. The executor ends its runs before the lease ends.
+"""An executor's lease on its runs. Heartbeats extend the lease.
 
 Once an executor's lease has expired by the database's clock, other executors queue its runs again. But the executor may
-be alive, and only unable to reach the database. So each executor watches its own clock, and ends its runs before the
-lease expires. If the executor is frozen, it cannot do that. Then the lease's guard
+be alive, and only unable to reach the database. So an executor that cannot extend its lease ends its runs before the
+lease expires by its own clock. If the executor is frozen, it cannot do that. Then the lease's guard
 (`triggerer.executor.lease.lease_guard`) kills the workers before the lease expires.
 """
 

@@ -49,15 +49,15 @@ class CatchUp:
 
     A second filter processes the watcher's backlogs, and the parked messages that an operator replays:
 
-    - When the filter passes a message, `Backlog.cursor` moves.
+    - When the filter moves past a message or rejects it, `Backlog.cursor` moves.
     - When the message's events are durable, `Backlog.position` moves.
     - If the filter raises, only its open message has failed. The message's lane waits for a growing delay, and the
       other lanes continue at once with a new filter.
     - A message that fails too often is parked.
 
     Args:
-        readers: The slots for reading lanes of the stream's log. They limit how many lanes are read
-            at the same time for watchers that are behind. The poll needs no slot.
+        readers: The slots for reading lanes of the stream's log. They limit how many lanes are read at the same time
+            for watchers that are behind. Live reading needs no slot.
     """
 
     def __init__(

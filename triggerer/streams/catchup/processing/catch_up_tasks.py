@@ -351,9 +351,12 @@ class CatchUpTasks:
 
 
 def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
-    """Return a text for users about the standing lanes, with the producer's reason, or None if no lane stands.
+    """Return a text for users that names one standing lane with its reason, and how many more stand; None if none does.
 
     A lane stands if its producer can neither deliver the next message again nor dead-letter it.
+
+    Args:
+        standing: The producer's reason, by lane.
     """
     if not standing:
         return None

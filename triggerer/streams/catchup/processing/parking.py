@@ -142,7 +142,8 @@ class Parking:
         backlog, position = in_flight.backlog, in_flight.message.position
         if backlog.stored_lane is None:
             return f"{backlog.stored_as}@{position}"
-        # A queue's message has a number that is unique only in its group. The time makes the key unique.
+        # A queue's messages are numbered, and each group of the stream begins to count again. The time makes the key
+        # unique.
         return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:

@@ -218,8 +218,9 @@ class TimeChecker:
 def _moment_of(dag: Dag, run: Run) -> datetime:
     """Return the time for which the timetable planned a run.
 
-    For a schedule on assets and time, `run_after` is the time when the run was created. This time lies in the future if
-    the clock was set back since. So return the end of the run's interval if it is earlier.
+    For a schedule on assets and time, this is the end of the run's interval, because `run_after` is the later time at
+    which the run was created. If the clock was set back before the creation, `run_after` is earlier than that end, and
+    is returned.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)
