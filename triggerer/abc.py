@@ -187,6 +187,15 @@ class StoreMark(ABC):
     def text(self) -> str:
         """The mark, at most 60 ASCII characters. Store it at the broker with each position."""
 
+    @property
+    @abstractmethod
+    def last_read_at(self) -> datetime | None:
+        """When the stream was last read, to within a few seconds, by the database's clock; None: never.
+
+        If the stream was read, and the broker has no position, the broker has lost the position. Ask before `check`:
+        after a successful `check`, the stream counts as read.
+        """
+
     @abstractmethod
     def check(self, marks: Iterable[str | None]) -> None:
         """Check the marks of the positions from which the stream is about to be read.

@@ -102,16 +102,25 @@ class Settings:
     def resolve_targets(self) -> dict[str, str]:
         """Return the URLs of `[notify] urls` by their names, which have no secrets.
 
-        References are resolved at each call, so that a changed secret is seen.
-
         Raises:
             ConfigurationError: A variable is not set, or a file cannot be read.
         """
+        return {name: self.resolve_target(name) for name in target_names(self.notify.urls)}
+
+    def resolve_target(self, name: str) -> str:
+        """Return the URL of one target of `[notify] urls`. A reference is resolved at each call.
+
+        So a changed secret is seen, and a reference that cannot be resolved does not affect the other targets.
+
+        Raises:
+            ConfigurationError: The variable is not set, or the file cannot be read.
+        """
         written = self.notify.urls
+        by_name = dict(zip(target_names(written), written, strict=True))
         base = self.file.parent if self.file else Path()
-        urls = [resolve(one, "[notify] urls", self.environ, base) for one in written]
-        remember_targets(urls)
-        return dict(zip(target_names(written), urls, strict=True))
+        url: str = resolve(by_name[name], "[notify] urls", self.environ, base)
+        remember_targets([url])
+        return url
 
 
 @dataclass(frozen=True, slots=True)

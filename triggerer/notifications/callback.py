@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from triggerer.domain.notifications import NotificationText
-from triggerer.errors import DagError, NotificationFailed
+from triggerer.errors import ConfigurationError, DagError, NotificationFailed
 
 Callback = Callable[[Mapping[str, Any]], None]
 _DELAYS_S: Final = (1.0, 4.0)
@@ -60,32 +60,40 @@ def _notify_all(written: Sequence[str], message: NotificationText) -> None:
     """Send the message to all targets.
 
     Raises:
-        ConfigurationError: Apprise is not installed, or a reference cannot be resolved.
-        NotificationFailed: Some targets did not accept the message, even after further attempts.
+        ConfigurationError: Apprise is not installed.
+        NotificationFailed: For some targets, the reference cannot be resolved, or the target did not accept the
+            message, even after further attempts. The other targets have the message.
     """
+    from triggerer.config import load_connections
     from triggerer.notifications.apprise_library import require_apprise
     from triggerer.observability.target_names import target_names
 
     require_apprise()
-    urls = dict(zip(target_names(written), _resolved(written), strict=True))
-    failed = {name: error for name, url in urls.items() if (error := _send(url, message))}
+    file = load_connections().file
+    base = file.parent if file else Path()
+    failed = {
+        name: error
+        for name, one in zip(target_names(written), written, strict=True)
+        if (error := _send(one, base, message))
+    }
     if failed:
         raise NotificationFailed(failed)
 
 
-def _resolved(written: Sequence[str]) -> list[str]:
-    from triggerer.config import load_connections
+def _send(written: str, base: Path, message: NotificationText) -> str | None:
+    """Send the message, in up to three attempts; return the error of the last attempt, or None after a success.
+
+    Args:
+        written: The target's URL, or a reference to it.
+        base: The folder that a relative path of a reference starts from.
+    """
     from triggerer.config.references import resolve
-
-    file = load_connections().file
-    base = file.parent if file else Path()
-    return [resolve(one, "notify()", os.environ, base) for one in written]
-
-
-def _send(url: str, message: NotificationText) -> str | None:
-    """Send the message, in up to three attempts; return the error of the last attempt, or None after a success."""
     from triggerer.notifications.apprise_library import send
 
+    try:
+        url: str = resolve(written, "notify()", os.environ, base)
+    except ConfigurationError as refused:
+        return str(refused)
     error = send(url, message)
     for delay in _DELAYS_S:
         if error is None:

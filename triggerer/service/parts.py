@@ -288,7 +288,7 @@ def _notifier(settings: Settings, database: Database) -> Runs:
         database,
         frozenset(map(Event, settings.notify.on)),
         targets=target_names(settings.notify.urls),
-        get_urls=settings.resolve_targets,
+        get_url=settings.resolve_target,
         get_writer=partial(writer_for, settings),
         look_every=settings.scheduler.heartbeat_sec,
     ).run

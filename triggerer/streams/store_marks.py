@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from triggerer.abc import StoreMark
 from triggerer.domain.events import Fence
@@ -27,6 +28,10 @@ class KnownMark(StoreMark):
     @property
     def text(self) -> str:
         return self.stored.text
+
+    @property
+    def last_read_at(self) -> datetime | None:
+        return self.stored.at
 
     def check(self, marks: Iterable[str | None]) -> None:
         found = [StoredMark.parse(text) for text in marks if text is not None]

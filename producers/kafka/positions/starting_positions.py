@@ -77,9 +77,10 @@ class StartingPositions:
             if (position := committed.get(partition)) is not None
             and self._is_same_topic(partition, position, topics[partition.topic])
         }
-        self._cluster.check_marks(positions.values())
         if missing := [partition for partition in assigned if partition not in positions]:
             positions |= await self._first_positions(missing, membership, committed, topics)
+        # Check the marks last: after the check the stream counts as read, so the first positions must be committed.
+        self._cluster.check_marks(positions.values())
         return {
             partition: _with_topic(position, topics[partition.topic])
             for partition, position in positions.items()
@@ -100,6 +101,25 @@ class StartingPositions:
             position.offset,
         )
         return False
+
+    def _start_of(self, partitions: Collection[TopicPartition]) -> Start:
+        """Return where to start in partitions without a commit. If the stream was read before, log a warning.
+
+        The commits of a stream that was read before are lost. Then "latest" would skip the messages that were published
+        since the stream was last read, so begin at that time.
+        """
+        last_read_at = self._cluster.last_read_at
+        if last_read_at is None:
+            return self._start
+        start = Start(time=last_read_at) if self._start.latest else self._start
+        logger.warning(
+            "%s: the group's commits are gone, although the stream was read until %s; reading begins again at %s. "
+            "Kafka deletes the commits of a group without consumers after offsets.retention.minutes",
+            names_of(partitions),
+            Start(time=last_read_at).to_json(),
+            start.to_json(),
+        )
+        return start
 
     async def _first_positions(
         self,
@@ -125,7 +145,8 @@ class StartingPositions:
         old = [partition for partition in missing if partition not in new]
         what = f"look-up of the first offsets of {names_of(missing)}"
         offsets = await Start().find(self._consumer, new, what)
-        offsets |= await self._start.find(self._consumer, old, what)
+        if old:
+            offsets |= await self._start_of(old).find(self._consumer, old, what)
         positions = {
             partition: CommittedPosition(
                 offset,

@@ -11,6 +11,7 @@ import base64
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -243,6 +244,11 @@ class Cluster:
             partition: CommittedPosition.parse(commit.offset, commit.metadata)
             for partition, commit in fetched.items()
         }
+
+    @property
+    def last_read_at(self) -> datetime | None:
+        """See `StoreMark.last_read_at`. None if there is no mark."""
+        return None if self._mark is None else self._mark.last_read_at
 
     def check_marks(self, positions: Iterable[CommittedPosition]) -> None:
         """Compare the marks of commits with the database.

@@ -67,10 +67,10 @@ class Scene:
             Path(f"{self._file}{end}").unlink(missing_ok=True)
         shutil.copy(f"{self._file}.copy", self._file)
 
-    async def declare(self) -> None:
+    async def declare(self, **arguments: str) -> None:
         async with open_database(self.url) as database, database.transaction() as session:
             session.add(Stream(digest="stream", key="stream"))
-            kwargs = {"topics": [self.topic]}
+            kwargs = {"topics": [self.topic], **arguments}
             digest = trigger_digest("Kafka", kwargs)
             trigger = Trigger(
                 digest=digest, classpath="Kafka", kwargs=kwargs, stream_digest="stream"
@@ -215,6 +215,35 @@ async def test_positions_that_an_operator_sets_again_are_accepted(scene: Scene) 
             return await scene.count(database) == 2 * (_HALF + 10)
 
         await eventually(are_stored)
+
+
+async def test_a_stream_whose_commits_expired_skips_no_message_that_came_in_the_meantime(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka deletes the commits of a group that had no consumer for `offsets.retention.minutes`."""
+    scene.produce(3)
+    await scene.declare(start="latest")
+    async with scene.serving() as database:
+        await scene.until_marked_after(database, datetime.now(UTC))
+        scene.produce(5)
+
+        async def are_committed() -> bool:
+            commits = await anyio.to_thread.run_sync(
+                scene.kafka.committed_offsets, scene.group, scene.topic
+            )
+            return sum(commits.values()) == 8
+
+        await eventually(are_committed)
+    assert "offsets.retention.minutes" not in caplog.text
+    scene.kafka.delete_group(scene.group)
+    scene.produce(7)
+    async with scene.serving() as database:
+
+        async def are_stored() -> bool:
+            return await scene.count(database) == 2 * (5 + 7)
+
+        await eventually(are_stored)
+    assert "offsets.retention.minutes" in caplog.text
 
 
 async def set_offsets(scene: Scene, offsets: Mapping[int, int]) -> None:

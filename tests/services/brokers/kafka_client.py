@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
+from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from tests.services.process import ServiceError, run_apart
@@ -127,6 +128,17 @@ class KafkaClient:
             return len(described["members"])
 
         return self._admin(ask)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group without consumers, with its commits."""
+
+        async def ask(admin: AIOKafkaAdminClient) -> None:
+            coordinator = await admin.find_coordinator(group)
+            answer = await admin._send_request(DeleteGroupsRequest([group]), coordinator)
+            ((_, code),) = answer.results
+            _raise_for(code, f"deletion of {group}")
+
+        self._admin(ask)
 
     def produce(
         self,

@@ -33,14 +33,14 @@ MESSAGE = NotificationText("title", "body")
 
 
 def notifier(database: Database, *targets: str, events: Sequence[Event] = tuple(Event)) -> Notifier:
-    def no_urls() -> dict[str, str]:
-        raise AssertionError("nothing is sent")
+    def no_url(target: str) -> str:
+        raise AssertionError(f"nothing is sent to {target}")
 
     return Notifier(
         database,
         events,
         targets=targets or ("chat",),
-        get_urls=no_urls,
+        get_url=no_url,
         get_writer=lambda: Writer("here", ""),
     )
 

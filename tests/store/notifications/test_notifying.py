@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ from sqlalchemy import select, update
 from structlog.testing import capture_logs
 
 from tests.services.http_answers import JsonHandler
+from triggerer.config import load_settings
 from triggerer.domain.notifications import Event, NotificationText
 from triggerer.errors import ConfigurationError, NotificationFailed
 from triggerer.notifications import callback, notify
@@ -98,7 +100,7 @@ def notifier(
         database,
         tuple(Event),
         targets=list(urls),
-        get_urls=lambda: urls,
+        get_url=urls.__getitem__,
         get_writer=lambda: Writer("here", ""),
         deadline=deadline,
         **options,
@@ -161,6 +163,37 @@ async def test_a_target_that_fails_delays_no_other_and_gets_its_messages_later(
         assert [line["event"] for line in lines] == [
             "a target of notifications accepts messages again"
         ] * 2
+
+
+async def test_a_target_whose_url_cannot_be_resolved_delays_no_other(
+    sqlite: Database, receiver: Receiver, tmp_path: Path
+) -> None:
+    (tmp_path / "url").write_text(receiver.url)
+    file = tmp_path / "triggerer.toml"
+    file.write_text('[notify]\nurls = ["file:gone", "file:url"]\n')
+    settings = load_settings(file, {})
+    one = Notifier(
+        sqlite,
+        tuple(Event),
+        targets=["file:gone", "file:url"],
+        get_url=settings.resolve_target,
+        get_writer=lambda: Writer("here", ""),
+    )
+    await put(sqlite, "first", "second", targets=["file:gone", "file:url"])
+    with capture_logs() as lines:
+        wait = await one.send_due()
+    assert receiver.titles == ["first", "second"]
+    assert await left(sqlite) == [("file:gone", "first", 1), ("file:gone", "second", 0)]
+    assert wait is not None
+    assert wait > timedelta(seconds=5)
+    (line,) = lines
+    assert line["target"] == "file:gone"
+    assert f"{tmp_path}/gone" in line["error"]
+
+    (tmp_path / "gone").write_text(receiver.url)
+    await make_due(sqlite)
+    await one.send_due()
+    assert await left(sqlite) == []
 
 
 async def test_a_target_that_does_not_answer_is_left_at_the_deadline(
@@ -268,3 +301,14 @@ def test_the_callback_of_a_dag_tries_again_and_then_says_which_target_failed(
     assert len(receiver.titles) == 3
     assert "json://***: " in str(raised.value)
     assert SECRET not in str(raised.value)
+
+
+@in_process
+def test_the_callback_of_a_dag_sends_to_the_other_targets_if_one_cannot_be_resolved(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    gone = f"file:{tmp_path}/gone"
+    with pytest.raises(NotificationFailed) as raised:
+        notify(gone, receiver.url)({"dag_run": Run, "state": "failed", "error": None})
+    assert receiver.titles == ["DAG sales: run r1 failed"]
+    assert f"{gone}: " in str(raised.value)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndTimestamp
 
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.positions.start import Start
 from producers.kafka.positions.starting_positions import StartingPositions
 from producers.kafka.wire.cluster import Membership, TopicDescription
+from triggerer.errors import BrokerUnavailable
 
-FIRST, END = 3, 90
+FIRST, OLD, END = 3, 40, 90
+NOW = datetime(2026, 11, 29, tzinfo=UTC)
+STOPPED = NOW - timedelta(days=8)
+MINE = TopicPartition("t", 5)
+TOPICS = {"t": TopicDescription("t", None, 6)}
 ME = Membership(1, "me")
 
 
@@ -30,10 +37,26 @@ class Consumer:
     ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, END)
 
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return {
+            partition: OffsetAndTimestamp(OLD, at)
+            for partition, at in times.items()
+            if at == int(STOPPED.timestamp() * 1000)
+        }
+
 
 class Cluster:
-    def __init__(self, committed: Mapping[TopicPartition, CommittedPosition]) -> None:
+    """Knows when the stream was last read. Once the marks are checked, the service renews the mark."""
+
+    def __init__(
+        self,
+        committed: Mapping[TopicPartition, CommittedPosition],
+        last_read_at: datetime | None = None,
+    ) -> None:
         self._committed = committed
+        self.last_read_at = last_read_at
 
     async def committed(
         self, partitions: Collection[TopicPartition]
@@ -41,12 +64,23 @@ class Cluster:
         return self._committed
 
     def check_marks(self, positions: Iterable[CommittedPosition]) -> None:
-        pass
+        self.last_read_at = NOW
 
 
 class Commits:
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
     async def commit(self, *_: object) -> bool:
+        if self._error is not None:
+            raise self._error
         return True
+
+
+def starting_on(cluster: Any, start: Start, commits: Any = None) -> StartingPositions:
+    consumer: Any = Consumer()
+    commits = commits or Commits()
+    return StartingPositions(consumer, cluster, commits, start, finds_topics=False)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +103,41 @@ async def test_a_partition_added_later_is_read_from_its_beginning_with_start_lat
         for number, count in enumerate(counts)
         if count is not None
     }
-    consumer: Any = Consumer()
-    cluster: Any = Cluster(committed)
-    commits: Any = Commits()
-    starting = StartingPositions(consumer, cluster, commits, Start(latest=True), finds_topics=False)
-    mine = TopicPartition("t", 5)
-    found = await starting.find([mine], ME, {"t": TopicDescription("t", None, 6)})
-    assert found == {mine: CommittedPosition(offset, partitions=6)}
+    starting = starting_on(Cluster(committed), Start(latest=True))
+    found = await starting.find([MINE], ME, TOPICS)
+    assert found == {MINE: CommittedPosition(offset, partitions=6)}
+
+
+@pytest.mark.parametrize(
+    ("start", "offset"),
+    [
+        (Start(latest=True), OLD),
+        (Start(), FIRST),
+        (Start(time=STOPPED - timedelta(days=1)), END),
+        (Start(offsets={"t": {5: 50}}), 50),
+    ],
+    ids=["latest", "earliest", "time", "offsets"],
+)
+async def test_a_stream_that_lost_its_commits_warns_and_does_not_start_at_the_end(
+    start: Start, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = await starting_on(Cluster({}, STOPPED), start).find([MINE], ME, TOPICS)
+    assert found[MINE].offset == offset
+    (warning,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "t[5]" in warning
+    assert "2026-11-21T00:00:00Z" in warning
+    assert "offsets.retention.minutes" in warning
+
+
+async def test_a_stream_that_begins_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    found = await starting_on(Cluster({}), Start(latest=True)).find([MINE], ME, TOPICS)
+    assert found[MINE].offset == END
+    assert caplog.text == ""
+
+
+async def test_the_mark_is_not_renewed_before_the_first_positions_are_committed() -> None:
+    cluster = Cluster({}, STOPPED)
+    starting = starting_on(cluster, Start(latest=True), Commits(BrokerUnavailable("away")))
+    with pytest.raises(ExceptionGroup):
+        await starting.find([MINE], ME, TOPICS)
+    assert cluster.last_read_at == STOPPED

@@ -96,6 +96,27 @@ def test_rows_are_replaced_by_key_once(spark: Any, orders: Connection, try_again
     assert _drafts(orders) == []
 
 
+@pytest.mark.parametrize("stored_id", [2, None])
+def test_a_row_that_collides_with_another_row_than_that_of_its_key_is_refused(
+    spark: Any, database: Connection, try_again: TryAgain, stored_id: int | None
+) -> None:
+    number = "NULL" if stored_id is None else str(stored_id)
+    database.execute(
+        "CREATE TABLE orders (code VARCHAR(9) NOT NULL PRIMARY KEY, id INTEGER, n INTEGER)"
+    )
+    database.execute("CREATE UNIQUE INDEX one_id ON orders (id)")
+    database.execute(f"INSERT INTO orders VALUES ('a', {number}, 10)")
+    rows = spark.sql(f"SELECT 'a' AS code, CAST({number} + 1 AS INT) AS id, 11 AS n")
+    with pytest.raises(Exception, match=r"collides|[Uu]nique|UNIQUE|duplicate"):
+        try_again().jdbc(rows, database.url, "orders", key="id")
+    assert [tuple(row) for row in database.query("SELECT code, id, n FROM orders")] == [
+        ("a", stored_id, 10)
+    ]
+    assert _drafts(database) == []
+    rows = spark.sql("SELECT 'b' AS code, 3 AS id, 12 AS n")
+    assert try_again().jdbc(rows, database.url, "orders", key="id") == "written"
+
+
 def test_rows_without_a_key_are_added_once(
     spark: Any, database: Connection, try_again: TryAgain
 ) -> None:

@@ -59,7 +59,8 @@ class Notifier:
 
     Args:
         events: The kinds of occurrences to report.
-        get_urls: Returns the URLs of the targets by their names. It is called before each sending.
+        get_url: Returns the URL of the target with this name. It is called before each sending. If it raises a
+            `ConfigurationError`, the sending to this target has failed.
         get_writer: Returns the writer of the messages.
         look_every: How often to search the store for occurrences if no run has ended.
         deadline: The longest time that one sending may take.
@@ -71,7 +72,7 @@ class Notifier:
         events: Collection[Event],
         *,
         targets: Sequence[str],
-        get_urls: Callable[[], Mapping[str, str]],
+        get_url: Callable[[str], str],
         get_writer: Callable[[], Writer],
         look_every: timedelta = timedelta(seconds=30),
         deadline: timedelta = timedelta(seconds=30),
@@ -80,7 +81,7 @@ class Notifier:
         self._database = database
         self._events = events
         self._targets = targets
-        self._get_urls = get_urls
+        self._get_url = get_url
         self._get_writer = get_writer
         self._look_every = look_every
         self._deadline = deadline
@@ -104,8 +105,8 @@ class Notifier:
                     if until_due is not None:
                         wait = until_due
                     self._backoff.reset()
-                except (StoreError, ConfigurationError, OSError) as error:
-                    # The store is away, a secret is missing at present, or no process can be started.
+                except (StoreError, OSError) as error:
+                    # The store is away, or no process can be started.
                     delay = self._backoff.next_delay()
                     failures = self._backoff.failures
                     warn_seldom(_log, failures, "notifications wait", error=str(error))
@@ -154,19 +155,28 @@ class Notifier:
             by_target: dict[str, list[QueuedMessage]] = {}
             for one in claimed:
                 by_target.setdefault(one.target, []).append(one)
-            numbered = {
-                target: [(one.id, one.message) for one in many]
-                for target, many in by_target.items()
-            }
             self._outcomes.expect(claimed)
-            await send_messages(
-                self._get_urls(), numbered, self._outcomes.store, deadline=self._deadline
-            )
+            urls = await self._resolve(by_target)
+            numbered = {
+                target: [(one.id, one.message) for one in by_target[target]] for target in urls
+            }
+            if urls:
+                await send_messages(urls, numbered, self._outcomes.store, deadline=self._deadline)
             await self._outcomes.release_untried()
         async with self._database.reading() as session:
             due = await queue.next_due(session, self._targets)
             now = await database_now(session)
         return None if due is None else max(due - now, timedelta(0))
+
+    async def _resolve(self, messages: Mapping[str, Sequence[QueuedMessage]]) -> dict[str, str]:
+        """Return the URLs of the targets. If a URL cannot be resolved, the first message to its target has failed."""
+        urls = {}
+        for target, (first, *_) in messages.items():
+            try:
+                urls[target] = self._get_url(target)
+            except ConfigurationError as error:
+                await self._outcomes.store(first.id, str(error))
+        return urls
 
     async def _claim(self) -> list[QueuedMessage]:
         async with self._database.reading() as session:

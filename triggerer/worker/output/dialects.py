@@ -56,7 +56,13 @@ def _on_conflict(move: Move) -> str:
 
 
 def _on_duplicate_key(move: Move) -> str:
-    changes = ", ".join(f"{name} = d.{name}" for name in move.others or move.key)
+    # The database changes the stored row that collides in any unique constraint. If this row has another key than the
+    # draft's row, a subquery with two rows makes the statement fail. A key with NULL is equal to no key.
+    # An UPDATE and an INSERT would refuse such a row too, but two commits at once would often be a deadlock.
+    first = f"{move.target}.{move.key[0]}"
+    same = " AND ".join(f"{move.target}.{name} = d.{name}" for name in move.key)
+    check = f"{move.key[0]} = IF(({same}) OR (SELECT 1 UNION ALL SELECT 2), {first}, {first})"
+    changes = ", ".join([check, *(f"{name} = d.{name}" for name in move.others)])
     return f"{move.insertion()} ON DUPLICATE KEY UPDATE {changes}"
 
 

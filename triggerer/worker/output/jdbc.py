@@ -29,6 +29,8 @@ _NO_CONSTRAINT: Final = (
     "no unique or exclusion constraint matching the ON CONFLICT",
     "ON CONFLICT clause does not match any PRIMARY KEY or UNIQUE constraint",
 )
+_COLLISION: Final = "Subquery returns more than 1 row"
+"""The error of MySQL and MariaDB for a row that collides with a stored row of another key; see `dialects`."""
 
 
 class Connection:
@@ -200,7 +202,7 @@ def _matching(wanted: Sequence[str], known: Sequence[str], where: str) -> list[s
 
 @contextmanager
 def _explained(table: str, key: Sequence[str]) -> Iterator[None]:
-    """Explain the error if the table lacks the unique constraint that the statement needs."""
+    """Explain the error if the table lacks the unique constraint that the statement needs, or a row collides."""
     try:
         yield
     except Exception as error:
@@ -208,5 +210,11 @@ def _explained(table: str, key: Sequence[str]) -> Iterator[None]:
             raise OutputRefused(
                 f"{table} has no unique constraint on ({', '.join(key)})",
                 hint="create the constraint, or give output.jdbc the columns of an existing one as key",
+            ) from error
+        if mentions(error, _COLLISION):
+            raise OutputRefused(
+                f"a row for {table} collides with a stored row in a unique constraint,"
+                f" but the two rows differ in ({', '.join(key)})",
+                hint="compare the rows with all unique constraints of the table",
             ) from error
         raise

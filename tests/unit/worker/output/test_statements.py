@@ -68,10 +68,17 @@ def test_a_row_replaces_the_one_with_its_key_on_conflict(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_a_row_replaces_the_one_with_its_key_on_a_duplicate_key(kind: str) -> None:
-    (commit,) = _statements(kind).commit(["id", "a`b"], ["id"])
-    assert commit.endswith("d WHERE 1 = 1 ON DUPLICATE KEY UPDATE `a``b` = d.`a``b`; COMMIT")
+    fails = "(SELECT 1 UNION ALL SELECT 2)"
+    (commit,) = _statements(kind).commit(["id", "day", "a`b"], ["id", "day"])
+    assert commit.endswith(
+        "d WHERE 1 = 1 ON DUPLICATE KEY UPDATE `id` ="
+        f" IF((orders.`id` = d.`id` AND orders.`day` = d.`day`) OR {fails}, orders.`id`, orders.`id`),"
+        " `a``b` = d.`a``b`; COMMIT"
+    )
     (commit,) = _statements(kind).commit(["id"], ["id"])
-    assert commit.endswith("ON DUPLICATE KEY UPDATE `id` = d.`id`; COMMIT")
+    assert commit.endswith(
+        f"`id` = IF((orders.`id` = d.`id`) OR {fails}, orders.`id`, orders.`id`); COMMIT"
+    )
 
 
 @pytest.mark.parametrize("kind", ["oracle", "h2", "derby"])
