@@ -188,13 +188,13 @@ class StoreMark(ABC):
         """The mark, at most 60 ASCII characters. Store it at the broker with each position."""
 
     @property
-    @abstractmethod
     def last_read_at(self) -> datetime | None:
-        """When the stream was last read, to within a few seconds, by the database's clock; None: never.
+        """When the stream was last read, to within a few seconds, by the database's clock; None: never, or unknown.
 
         If the stream was read, and the broker has no position, the broker has lost the position. Ask before `check`:
         after a successful `check`, the stream counts as read.
         """
+        return None
 
     @abstractmethod
     def check(self, marks: Iterable[str | None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 import anyio
@@ -77,10 +78,13 @@ class StartingPositions:
             if (position := committed.get(partition)) is not None
             and self._is_same_topic(partition, position, topics[partition.topic])
         }
-        if missing := [partition for partition in assigned if partition not in positions]:
-            positions |= await self._first_positions(missing, membership, committed, topics)
-        # Check the marks last: after the check the stream counts as read, so the first positions must be committed.
+        # Ask before the check of the marks, because after it the stream counts as read.
+        last_read_at = self._cluster.last_read_at
         self._cluster.check_marks(positions.values())
+        if missing := [partition for partition in assigned if partition not in positions]:
+            positions |= await self._first_positions(
+                missing, membership, committed, topics, last_read_at
+            )
         return {
             partition: _with_topic(position, topics[partition.topic])
             for partition, position in positions.items()
@@ -102,24 +106,18 @@ class StartingPositions:
         )
         return False
 
-    def _start_of(self, partitions: Collection[TopicPartition]) -> Start:
-        """Return where to start in partitions without a commit. If the stream was read before, log a warning.
-
-        The commits of a stream that was read before are lost. Then "latest" would skip the messages that were published
-        since the stream was last read, so begin at that time.
-        """
-        last_read_at = self._cluster.last_read_at
-        if last_read_at is None:
-            return self._start
-        start = Start(time=last_read_at) if self._start.latest else self._start
+    def _warn_of_lost_commits(
+        self, partitions: Collection[TopicPartition], last_read_at: datetime
+    ) -> None:
         logger.warning(
-            "%s: the group's commits are gone, although the stream was read until %s; reading begins again at %s. "
-            "Kafka deletes the commits of a group without consumers after offsets.retention.minutes",
+            "%s: the group has no commit, although the stream was read until %s; reading begins at its start, %s. Kafka"
+            " deletes the commits of a group without consumers after offsets.retention.minutes. Messages that `start`"
+            " skips can be read with: triggerer watchers replay --from %s",
             names_of(partitions),
             Start(time=last_read_at).to_json(),
-            start.to_json(),
+            self._start.to_json(),
+            Start(time=last_read_at).to_json(),
         )
-        return start
 
     async def _first_positions(
         self,
@@ -127,6 +125,7 @@ class StartingPositions:
         membership: Membership,
         committed: Mapping[TopicPartition, CommittedPosition],
         topics: Mapping[str, TopicDescription],
+        last_read_at: datetime | None,
     ) -> dict[TopicPartition, CommittedPosition]:
         """Find and commit first positions for partitions without a usable commit, so that a restart skips nothing."""
         new = [
@@ -145,8 +144,9 @@ class StartingPositions:
         old = [partition for partition in missing if partition not in new]
         what = f"look-up of the first offsets of {names_of(missing)}"
         offsets = await Start().find(self._consumer, new, what)
-        if old:
-            offsets |= await self._start_of(old).find(self._consumer, old, what)
+        offsets |= await self._start.find(self._consumer, old, what)
+        if old and last_read_at is not None:
+            self._warn_of_lost_commits(old, last_read_at)
         positions = {
             partition: CommittedPosition(
                 offset,

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.structs import OffsetAndTimestamp
 
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.positions.start import Start
 from producers.kafka.positions.starting_positions import StartingPositions
 from producers.kafka.wire.cluster import Membership, TopicDescription
-from triggerer.errors import BrokerUnavailable
 
-FIRST, OLD, END = 3, 40, 90
+FIRST, END = 3, 90
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 STOPPED = NOW - timedelta(days=8)
 MINE = TopicPartition("t", 5)
@@ -36,15 +34,6 @@ class Consumer:
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, END)
-
-    async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        return {
-            partition: OffsetAndTimestamp(OLD, at)
-            for partition, at in times.items()
-            if at == int(STOPPED.timestamp() * 1000)
-        }
 
 
 class Cluster:
@@ -68,18 +57,13 @@ class Cluster:
 
 
 class Commits:
-    def __init__(self, error: Exception | None = None) -> None:
-        self._error = error
-
     async def commit(self, *_: object) -> bool:
-        if self._error is not None:
-            raise self._error
         return True
 
 
-def starting_on(cluster: Any, start: Start, commits: Any = None) -> StartingPositions:
+def starting_on(cluster: Any, start: Start) -> StartingPositions:
     consumer: Any = Consumer()
-    commits = commits or Commits()
+    commits: Any = Commits()
     return StartingPositions(consumer, cluster, commits, start, finds_topics=False)
 
 
@@ -111,14 +95,13 @@ async def test_a_partition_added_later_is_read_from_its_beginning_with_start_lat
 @pytest.mark.parametrize(
     ("start", "offset"),
     [
-        (Start(latest=True), OLD),
+        (Start(latest=True), END),
         (Start(), FIRST),
-        (Start(time=STOPPED - timedelta(days=1)), END),
         (Start(offsets={"t": {5: 50}}), 50),
     ],
-    ids=["latest", "earliest", "time", "offsets"],
+    ids=["latest", "earliest", "offsets"],
 )
-async def test_a_stream_that_lost_its_commits_warns_and_does_not_start_at_the_end(
+async def test_a_stream_that_lost_its_commits_warns_and_begins_at_its_start(
     start: Start, offset: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = await starting_on(Cluster({}, STOPPED), start).find([MINE], ME, TOPICS)
@@ -127,17 +110,10 @@ async def test_a_stream_that_lost_its_commits_warns_and_does_not_start_at_the_en
     assert "t[5]" in warning
     assert "2026-11-21T00:00:00Z" in warning
     assert "offsets.retention.minutes" in warning
+    assert "watchers replay --from 2026-11-21T00:00:00Z" in warning
 
 
 async def test_a_stream_that_begins_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     found = await starting_on(Cluster({}), Start(latest=True)).find([MINE], ME, TOPICS)
     assert found[MINE].offset == END
     assert caplog.text == ""
-
-
-async def test_the_mark_is_not_renewed_before_the_first_positions_are_committed() -> None:
-    cluster = Cluster({}, STOPPED)
-    starting = starting_on(cluster, Start(latest=True), Commits(BrokerUnavailable("away")))
-    with pytest.raises(ExceptionGroup):
-        await starting.find([MINE], ME, TOPICS)
-    assert cluster.last_read_at == STOPPED
