@@ -43,7 +43,6 @@ class LaneInFlight:
         "epochs",
         "incarnation",
         "key_prefix",
-        "key_suffix",
         "membership",
         "partition",
         "paused",
@@ -82,8 +81,9 @@ class LaneInFlight:
         self.timer: asyncio.TimerHandle | None = None
         """Runs while the partition waits for a redelivery."""
         topic = committed.topic_id
-        self.key_prefix = f"{partition.topic}/{partition.partition}/"
-        self.key_suffix = None if topic is None else f"@{topic}"
+        self.key_prefix = (
+            None if topic is None else f"{partition.topic}@{topic}/{partition.partition}/"
+        )
         self.epochs = LeaderEpochs(committed.offset, committed.epoch)
         self.reported_cut: DivergingEpoch | None = None
         """The cut that a broker has reported, until `Assignment` handles the report. None: there is no report."""
@@ -115,18 +115,18 @@ class LaneInFlight:
     def key(self, offset: int) -> str | None:
         """Return the idempotency key of the message at `offset`; None if the brokers have no topic ids.
 
-        A key is `<topic>/<partition>/<offset>@<topic id>`, for example `orders/0/7@<topic id>`. After a cut, a new
+        A key is `<topic>@<topic id>/<partition>/<offset>`, for example `orders@<topic id>/0/7`. After a cut, a new
         message can get the offset of a lost message. The new message's key then ends with the leader epoch of the lost
-        message, for example `orders/0/7@<topic id>+3`; see `UsedOffsets`.
+        message, for example `orders@<topic id>/0/7+3`; see `UsedOffsets`.
         """
-        prefix, suffix = self.key_prefix, self.key_suffix
-        if suffix is None:
+        prefix = self.key_prefix
+        if prefix is None:
             return None
         if self.used:
             for part in reversed(self.used):
                 if part.since <= offset < part.below:
-                    return f"{prefix}{offset}{suffix}+{part.epoch}"
-        return f"{prefix}{offset}{suffix}"
+                    return f"{prefix}{offset}+{part.epoch}"
+        return f"{prefix}{offset}"
 
     def after_cut(self, cut: DivergingEpoch, fetched_to: int, begin: int) -> LaneInFlight:
         """Return a new lane, which reads the messages that were written since the cut.

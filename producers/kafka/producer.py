@@ -268,16 +268,16 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return broker_payload.lane.partition
 
     def get_idempotency_key(self, broker_payload: KafkaMessage) -> str:
-        """Return `<topic>/<partition>/<offset>@<topic id>`, so that a message is found by its topic and offset.
+        """Return `<topic>@<topic id>/<partition>/<offset>`; after a cut, some keys end with an epoch.
 
-        After a cut, some keys end with an epoch (see `LaneInFlight.key`). Brokers before Kafka 2.8 have no topic ids.
-        Their keys have the message's timestamp instead, which distinguishes messages at the same offset if the topic
-        was deleted and created again.
+        Brokers before Kafka 2.8 have no topic ids. With these, the key has the message's timestamp instead, which
+        distinguishes messages at the same offset if the topic was deleted and created again.
         """
         lane, offset = broker_payload.lane, broker_payload.offset
         if key := lane.key(offset):
             return key
-        return f"{lane.key_prefix}{offset}@{broker_payload.timestamp}"
+        topic, partition = lane.partition
+        return f"{topic}@{broker_payload.timestamp}/{partition}/{offset}"
 
     def dead_letters_rejected(self, broker_payload: KafkaMessage) -> bool:
         """Whether the message's topic has a dead-letter topic that has not refused a message recently."""

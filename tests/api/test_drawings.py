@@ -70,10 +70,10 @@ async def test_the_unknown_is_not_drawn(api: Api) -> None:
 
 async def test_events_are_found_by_their_key(api: Api) -> None:
     async with api.database.transaction() as session:
-        await record_events(session, [NewAssetEvent(1, {}, idempotency_key="orders/0/7@id1")])
-    for text in ("orders/0/7@id1", "orders/0/7"):
+        await record_events(session, [NewAssetEvent(1, {}, idempotency_key="orders@id1/0/7")])
+    for text in ("orders@id1/0/7", "orders/0/7"):
         [event] = (await get(api, "/assets/events/find", q=text))["items"]
-        assert event["idempotency_key"] == "orders/0/7@id1"
+        assert event["idempotency_key"] == "orders@id1/0/7"
     assert (await get(api, "/assets/events/find", q="orders/0/70"))["items"] == []
 
 

@@ -58,12 +58,12 @@ class OffsetRange:
 
     @property
     def key(self) -> str:
-        """The idempotency key: `<topic>/<partition>/<first offset>@<topic id>`.
+        """The idempotency key: `<topic>@<topic id>/<partition>/<first offset>`.
 
         The topic id is empty if the brokers have no topic ids. For offsets used again, the key ends with `#` and the
         cut's number.
         """
-        key = f"{self.topic}/{self.partition}/{self.start}@{self.topic_id or ''}"
+        key = f"{self.topic}@{self.topic_id or ''}/{self.partition}/{self.start}"
         return f"{key}#{self.cut}" if self.cut else key
 
     @property

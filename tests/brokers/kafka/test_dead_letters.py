@@ -77,7 +77,7 @@ async def test_a_message_that_fails_too_often_is_set_aside_and_the_rest_goes_on(
         for name, value in letter.headers
     }
     topic_id = headers.pop("topic-id")
-    assert driver.keys[0] == f"{topic}/0/0@{topic_id}"
+    assert driver.keys[0] == f"{topic}@{topic_id}/0/0"
     assert headers == {
         "topic": topic,
         "partition": "0",

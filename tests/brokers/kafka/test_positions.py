@@ -234,8 +234,9 @@ async def test_a_recreated_topic_is_read_from_its_beginning_and_its_messages_hav
     second = await read(kafka_server, topic, 1)
     assert second.values == ["new a"]
     assert not set(first.keys) & set(second.keys)
-    place, _, topic_id = first.keys[1].partition("@")
-    assert place == f"{topic}/0/1"
+    beginning, partition, offset = first.keys[1].split("/")
+    name, _, topic_id = beginning.partition("@")
+    assert (name, partition, offset) == (topic, "0", "1")
     assert len(base64.urlsafe_b64decode(topic_id + "==")) == 16
 
 
@@ -293,7 +294,7 @@ async def test_where_brokers_know_no_topic_ids_the_timestamp_tells_topics_apart(
     kafka_server.create_topic(topic)
     write(kafka_server, topic, "new a", "new b")
     second = await read(kafka_server, topic, 2)
-    assert first.keys[0] == f"{topic}/0/0@{first.seen[0].timestamp}"
+    assert first.keys[0] == f"{topic}@{first.seen[0].timestamp}/0/0"
     assert not set(first.keys) & set(second.keys)
     async with driving(producer_on(servers, "no-such-topic", "g")) as unknown:
         assert "no topic 'no-such-topic'" in str(await unknown.until_failed())
@@ -326,7 +327,7 @@ async def test_the_commit_carries_topic_and_failures_in_a_small_json_text(
     await admin.close()
     metadata = json.loads(commits[place].metadata)
     assert metadata["failures"] >= 2
-    assert driver.keys[0] == f"{topic}/0/0@{metadata['topic']}"
+    assert driver.keys[0] == f"{topic}@{metadata['topic']}/0/0"
     assert len(commits[place].metadata) < 100
 
 

@@ -89,7 +89,7 @@ async def test_the_cost_does_not_grow_with_the_number_of_events(
     rows = [
         {"asset_id": 1, "extra": {}, "timestamp": utc_now(), "idempotency_key": key}
         for offset in range(30_000)
-        for key in (f"t1/0/{offset}@{OLD}",)
+        for key in (f"t1@{OLD}/0/{offset}",)
     ]
     async with database.transaction() as session:
         await session.execute(insert(AssetEvent), rows)

@@ -37,7 +37,7 @@ def test_a_key_is_told_with_what_it_waits_for_and_from_when_it_may_run(
     assert _readable_key(key) == told
 
 
-KEY = "orders/0/17@YMOVRwIuQmWU01awnUsYqw"
+KEY = "orders@YMOVRwIuQmWU01awnUsYqw/0/17"
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,13 @@ def test_a_lane_goes_on_at_the_cut_and_new_messages_there_have_other_keys() -> N
     lane = lane_at(CommittedPosition(20, topic_id="id", epoch=3), delivered=20)
     after = lane.after_cut(DivergingEpoch(2, 15), 20, begin=0)
     assert (after.committed.offset, after.delivered) == (15, 15)
-    assert [lane.key(offset) for offset in (14, 15)] == ["t/0/14@id", "t/0/15@id"]
+    assert [lane.key(offset) for offset in (14, 15)] == ["t@id/0/14", "t@id/0/15"]
     assert [after.key(offset) for offset in (14, 15, 25)] == [
-        "t/0/14@id",
-        "t/0/15@id+3",
-        "t/0/25@id+3",
+        "t@id/0/14",
+        "t@id/0/15+3",
+        "t@id/0/25+3",
     ]
-    assert after.key(10_000_000) == "t/0/10000000@id"
+    assert after.key(10_000_000) == "t@id/0/10000000"
 
 
 def test_a_message_in_flight_before_the_cut_is_delivered_again_with_its_key_and_its_failures() -> (
@@ -66,9 +66,9 @@ def test_a_message_in_flight_before_the_cut_is_delivered_again_with_its_key_and_
     after = lane.after_cut(DivergingEpoch(2, 15), 20, begin=0)
     assert (after.committed.offset, after.committed.failures, after.retries_alone) == (10, 2, True)
     assert [after.key(offset) for offset in (10, 14, 15)] == [
-        "t/0/10@id",
-        "t/0/14@id",
-        "t/0/15@id+3",
+        "t@id/0/10",
+        "t@id/0/14",
+        "t@id/0/15+3",
     ]
 
 
@@ -87,7 +87,7 @@ def test_the_position_after_a_cut_survives_a_restart_and_a_second_cut() -> None:
     again.committed = again.position(30)
     second = again.after_cut(DivergingEpoch(4, 25), 30, begin=0)
     keys = [second.key(offset) for offset in (14, 15, 24, 25)]
-    assert keys == ["t/0/14@id", "t/0/15@id+3", "t/0/24@id+3", "t/0/25@id+4"]
+    assert keys == ["t@id/0/14", "t@id/0/15+3", "t@id/0/24+3", "t@id/0/25+4"]
     assert len(second.committed.metadata) < 200
 
 

@@ -168,7 +168,7 @@ def test_a_message_that_is_kept_after_the_commit_has_passed_a_cut_has_its_key() 
     message = KafkaMessage(Record(7), lane, lane.delivery)
     lane.committed = lane.position(10)
     loaded = KafkaMessage.load(message.dump())
-    assert lane.key(7) == loaded.lane.key(7) == "t/0/7@id+3"
+    assert lane.key(7) == loaded.lane.key(7) == "t@id/0/7+3"
 
 
 def test_bytes_that_are_a_part_of_a_kept_message_or_more_than_one_are_no_message() -> None:

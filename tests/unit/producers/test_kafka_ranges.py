@@ -99,7 +99,7 @@ def test_a_log_that_was_cut_continues_at_the_cut_and_says_so() -> None:
     assert "cut at 5" in found.warnings[0]
     (later,) = plan(found.bookmark, [view(14, epoch=2)]).ranges
     assert "rewound_from" not in later.extra
-    assert later.key == "orders/0/12@A"
+    assert later.key == "orders@A/0/12"
 
 
 def test_a_cut_that_nothing_follows_yet_is_remembered_over_a_restart() -> None:
@@ -108,7 +108,7 @@ def test_a_cut_that_nothing_follows_yet_is_remembered_over_a_restart() -> None:
     assert list(idle.ranges) == []
     restarted = RangeBookmark.parse(json.loads(json.dumps(idle.bookmark.to_json())))
     (made,) = plan(restarted, [view(6, epoch=2)]).ranges
-    assert (made.start, made.rewound_from, made.key) == (5, 10, "orders/0/5@A#1")
+    assert (made.start, made.rewound_from, made.key) == (5, 10, "orders@A/0/5#1")
 
 
 @dataclass
@@ -263,9 +263,9 @@ async def test_a_watcher_gets_one_event_for_each_partition_and_interval(
             {"topic": "orders", "topic_id": "A", "partition": 0, "from": 10, "to": 12},
         ]
         assert [event.key for event in one.events] == [
-            "orders/0/0@A",
-            "orders/1/0@A",
-            "orders/0/10@A",
+            "orders@A/0/0",
+            "orders@A/1/0",
+            "orders@A/0/10",
         ]
 
 

@@ -24,8 +24,8 @@ export function propertiesOf(event: AssetEvent, chosen: unknown): [string, strin
     chosen && typeof chosen === 'object'
       ? Object.entries(chosen).flatMap(([name, path]) => (typeof path === 'string' && /^@(?!value|cel)/.test(path) ? [[path.slice(1), extra[name]] as [string, unknown]] : []))
       : PROPERTIES.map((name) => [name, extra[name]])
-  // The key of a Kafka message begins with the topic, the partition and the offset.
-  const place = /^([^/]+)\/(\d+)\/(\d+)@[\w-]{22}/.exec(event.idempotency_key ?? '')
+  // The key of a Kafka message is `topic@topic id/partition/offset`.
+  const place = /^([^/@]+)@[\w-]+\/(\d+)\/(\d+)/.exec(event.idempotency_key ?? '')
   const missing = ['topic', 'partition', 'offset'].flatMap((name, index): [string, unknown][] =>
     !place || paths.some(([other, value]) => other === name && value !== undefined) ? [] : [[name, place[index + 1]]],
   )
