@@ -77,9 +77,16 @@ def has_no_process(process: str) -> bool:
 
 @cache
 def _pid_space() -> str:
-    """Return a digest of what makes process ids comparable: this machine's boot, and the PID namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    namespace = Path("/proc/self/ns/pid").readlink()
+    """Return a digest of what makes process ids comparable: this machine's boot, and the PID namespace.
+
+    If these cannot be read, return a random text, so that no other process is known to be dead. For instance, systemd's
+    `ProcSubset=pid` hides `/proc/sys`.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        namespace = Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return uuid4().hex[:4]
     return sha256(f"{boot} {namespace}".encode()).hexdigest()[:4]
 
 

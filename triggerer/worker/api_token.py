@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryFile
 from typing import Final
 
 logger = logging.getLogger("triggerer.run")
@@ -21,20 +22,16 @@ def offered(token: str) -> Iterator[None]:
     If the token is empty, do nothing. Only the user who runs this process can read the file. The variable stays set
     after the block.
 
-    The file is in memory, and belongs to this process. So a process that is killed leaves no token behind.
+    The file has no name, and only this process has it open. So a process that is killed leaves no token behind.
     """
-    descriptor = None
-    try:
-        if token:
-            descriptor = os.memfd_create("triggerer-run-token")
-            os.fchmod(descriptor, 0o600)
-            os.write(descriptor, token.encode())
-            os.environ[FILE_VARIABLE] = f"/proc/{os.getpid()}/fd/{descriptor}"
-    except OSError as error:
-        # Continue without the token, because few runs need one.
-        logger.warning("the run gets no token for the API: %s", error)
-    try:
+    with ExitStack() as stack:
+        try:
+            if token:
+                # Not `os.memfd_create`: Pythons that were built against an old libc, as some of conda and uv, lack it.
+                file = stack.enter_context(TemporaryFile(buffering=0))
+                file.write(token.encode())
+                os.environ[FILE_VARIABLE] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        except OSError as error:
+            # Continue without the token, because few runs need one.
+            logger.warning("the run gets no token for the API: %s", error)
         yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)

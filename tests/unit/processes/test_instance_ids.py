@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 
 import pytest
 from sqlalchemy import String
@@ -52,6 +54,26 @@ def test_the_id_of_a_host_with_the_longest_name_fits_its_column(
     assert isinstance(column, String)
     assert column.length is not None
     assert len(instance_id) <= column.length
+
+
+def test_without_proc_sys_no_other_process_is_known_to_be_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """systemd's `ProcSubset=pid`, which our units have, hides /proc/sys."""
+    gone = id_on(socket.gethostname(), monkeypatch)
+
+    def hide(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", hide)
+    # Another process has a copy of the module of its own.
+    spec = find_spec("triggerer.processes.instance_ids")
+    assert spec is not None
+    assert spec.loader is not None
+    restricted = module_from_spec(spec)
+    spec.loader.exec_module(restricted)
+    assert restricted.new_instance_id()[-4:] == restricted.new_instance_id()[-4:]
+    assert not restricted.is_known_dead(gone)
 
 
 def test_only_an_instance_of_this_pid_namespace_is_known_to_be_dead(

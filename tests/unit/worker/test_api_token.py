@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from triggerer.worker import api_token
 from triggerer.worker.api_token import FILE_VARIABLE, offered
 
 
@@ -37,9 +39,9 @@ def test_without_a_token_there_is_no_file() -> None:
 def test_a_run_continues_without_its_token_if_the_file_cannot_be_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(name: str) -> int:
+    def fail(**_: Any) -> int:
         raise OSError("too many open files")
 
-    monkeypatch.setattr(os, "memfd_create", fail)
+    monkeypatch.setattr(api_token, "TemporaryFile", fail)
     with offered("secret"):
         assert os.environ[FILE_VARIABLE] == ""

@@ -28,10 +28,22 @@ def lost(*_: Any) -> Any:
     raise ConnectionError("the connection was reset")
 
 
-def remote_session(*, interrupt: Callable[[], Any] = list) -> Any:
-    """Return a session on a Spark Connect server that no longer answers questions about its settings."""
+def forgotten(*_: Any) -> Any:
+    raise RuntimeError(
+        "[INVALID_HANDLE.SESSION_CHANGED] The existing Spark server driver has restarted"
+    )
+
+
+def remote_session(
+    *, interrupt: Callable[[], Any] = list, answer: Callable[..., Any] = lost
+) -> Any:
+    """Return a session on a Spark Connect server.
+
+    Args:
+        answer: Answers questions about the settings. By default, the server no longer answers.
+    """
     session = type("Session", (), {"__module__": "pyspark.sql.connect.session"})()
-    session.client = SimpleNamespace(get_config_with_defaults=lost)
+    session.client = SimpleNamespace(get_config_with_defaults=answer)
     session.registerProgressHandler = lambda handler: None
     session.interruptAll = interrupt
     session.interruptTag = lambda tag: []
@@ -112,6 +124,11 @@ def test_a_task_beside_others_is_not_tried_again_if_its_work_cannot_be_asked_for
     with pytest.raises(RunFailed):
         run_session(holder).await_end()
     assert holder.done == []
+
+
+@pytest.mark.usefixtures("parallel_task")
+def test_a_task_beside_others_is_tried_again_if_the_server_was_restarted_without_its_work() -> None:
+    run_session(FakeHolder(remote_session(answer=forgotten))).await_end()
 
 
 def test_a_driver_that_cannot_be_asked_is_killed() -> None:
