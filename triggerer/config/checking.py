@@ -80,5 +80,9 @@ def _expected(error: ErrorDetails) -> str:
             # The only bound of a duration is zero, which pydantic shows as the text of a timedelta.
             number = 0 if isinstance(bound, str) else bound
             return f"it must be {'more than' if kind == 'greater_than' else 'at least'} {number}"
+        case "less_than_equal":
+            return f"it must be at most {error['ctx']['le']}"
+        case "path_type":
+            return "it must be the path of a file or folder"
         case _:
             return error["msg"]

@@ -166,6 +166,8 @@ def read_environment(environ: Mapping[str, str], sections: Sections, connections
             if not name or not key:
                 raise ConfigurationError(f"{variable}: write TRIGGERER__CONNECTIONS__<ID>__<KEY>")
             connections.setdefault(known.get(name, name), {})[key] = given
+        elif not section or not rest:
+            raise ConfigurationError(f"{variable}: write TRIGGERER__<SECTION>__<KEY>")
         else:
             _set(sections.setdefault(section, {}), rest, given)
     if unknown := sections.keys() - SECTIONS.keys() - {POOLS}:

@@ -11,6 +11,7 @@ import traceback
 from typing import Final
 
 from triggerer.domain.text.storable import storable_text
+from triggerer.errors import TriggererError
 from triggerer.observability.redaction import hide_known
 
 _MOST: Final = 4_000
@@ -20,10 +21,15 @@ _MOST_OF_TRACEBACK: Final = 16_000
 
 
 def error_text(error: BaseException) -> str:
-    """Return the error's message. The type comes first if the error's class is not in `triggerer.errors`."""
-    text = str(error) or type(error).__name__
-    if type(error).__module__ != "triggerer.errors":
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return the error's message. The name of the type comes first unless the error is a `TriggererError`.
+
+    The message of a `TriggererError` is a sentence for people. The name of its class may be private, and adds nothing.
+    """
+    name, text = type(error).__name__, str(error)
+    if not text:
+        text = name
+    elif not isinstance(error, TriggererError):
+        text = f"{name}: {text}"
     return hide_known(storable_text(text))[:_MOST]
 
 

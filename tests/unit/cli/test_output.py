@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from triggerer.cli import app as commands
 from triggerer.cli import main as command
@@ -132,3 +133,21 @@ class TestMain:
     def test_a_reader_that_has_enough_is_no_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdout", sys.stdout)  # main replaces it
         assert self.run(monkeypatch, self.raising(BrokenPipeError())) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("runs list --limit", "--limit"),
+        ("dags backfill --cancel", "--cancel"),
+        ("dags backfill a --max-active", "--max-active"),
+        ("watchers parked show", "ID"),
+        ("watchers parked replay", "ID..."),
+    ],
+)
+def test_a_number_that_no_database_can_store_is_wrong_use_of_its_option(
+    words: str, named: str
+) -> None:
+    done = CliRunner().invoke(commands.app, [*words.split(), str(2**63)])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{named}" in done.output

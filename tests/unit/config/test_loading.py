@@ -165,6 +165,8 @@ def test_a_wrong_value_is_refused_with_its_origin(section: str, key: str, value:
         ),
         ("[executor]\nworkers = 0", "workers: it must be more than 0, not 0"),
         ("[triggerer]\nstall_threshold = -1", "stall_threshold: it must be at least 0, not -1"),
+        ("[core]\nhome = 5", "[core] home: it must be the path of a file or folder, not 5"),
+        ("[api]\nport = 99999", "[api] port: it must be at most 65535, not 99999"),
         ('[core]\nshutdown_grace = "5 minutes"', "it must be a number of seconds, not '5 minutes'"),
         ('[triggerer.isolation]\nfoo = "thread"', "isolation: 'foo' is neither"),
         (
@@ -442,3 +444,12 @@ def test_a_home_below_a_folder_that_is_not_utf_8_is_refused(tmp_path: Path) -> N
     file = folder / "triggerer.toml"
     file.write_text('[core]\nhome = "here"\n')
     assert "home in [core]" in refusal(path=file)
+
+
+@pytest.mark.parametrize("variable", ["TRIGGERER__API", "TRIGGERER__API__", "TRIGGERER__"])
+def test_a_variable_without_a_section_or_a_key_is_refused_with_the_form_of_its_name(
+    variable: str,
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(None, environ={variable: "1"})
+    assert str(refused.value) == f"{variable}: write TRIGGERER__<SECTION>__<KEY>"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from triggerer.errors import BrokerUnavailable
 from triggerer.isolation.pickling import PackedError
 from triggerer.observability import redaction
 from triggerer.observability.error_texts import error_text, traceback_text
@@ -50,3 +51,15 @@ def test_a_traceback_that_cannot_be_made_is_named() -> None:
     error = SyntaxError("s")
     error.text, error.lineno = 5, "x"  # type: ignore[assignment]
     assert traceback_text(error) == "SyntaxError (its traceback cannot be shown: AttributeError)"
+
+
+class _Unreachable(BrokerUnavailable):
+    """A plugin's own class of a broker's error."""
+
+
+@pytest.mark.parametrize("kind", [BrokerUnavailable, _Unreachable])
+def test_the_error_of_a_broker_is_its_message_without_the_name_of_a_class(
+    kind: type[BrokerUnavailable],
+) -> None:
+    assert error_text(kind("orders: no answer")) == "orders: no answer"
+    assert error_text(kind("")) == kind.__name__

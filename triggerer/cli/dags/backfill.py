@@ -57,7 +57,10 @@ def backfill(
     max_active: Annotated[
         int,
         typer.Option(
-            "--max-active", min=1, help="At most this number of the backfill's runs at a time."
+            "--max-active",
+            min=1,
+            callback=options.refuse_unstorable,
+            help="At most this number of the backfill's runs at a time.",
         ),
     ] = 10,
     params: Annotated[
@@ -77,7 +80,13 @@ def backfill(
         typer.Option("--list", help="List backfills. Takes --dag, --asset and --state as filters."),
     ] = False,
     cancel: Annotated[
-        int | None, typer.Option("--cancel", metavar="ID", help="Cancel this backfill.")
+        int | None,
+        typer.Option(
+            "--cancel",
+            metavar="ID",
+            callback=options.refuse_unstorable,
+            help="Cancel this backfill.",
+        ),
     ] = None,
     dag: options.Dag = None,
     asset: options.Asset = None,

@@ -15,6 +15,24 @@ from triggerer.cli.terminal.output import wrong_use
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+_MOST = 2**63 - 1
+"""The largest integer that a database can store."""
+
+
+def refuse_unstorable(value: int | list[int] | None) -> int | list[int] | None:
+    """Return the value of an option or argument; refuse an integer that no database can store.
+
+    `typer.Option(max=...)` would print the bound of 19 digits in each help text.
+
+    Raises:
+        typer.BadParameter: An integer is too large. The command ends with exit code 2.
+    """
+    for number in value if isinstance(value, list) else [value]:
+        if number is not None and number > _MOST:
+            raise typer.BadParameter(f"{number} is more than {_MOST}")
+    return value
+
+
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -25,7 +43,13 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Limit = Annotated[
-    int, typer.Option("--limit", min=0, help="Show at most this number of rows; 0 shows all.")
+    int,
+    typer.Option(
+        "--limit",
+        min=0,
+        callback=refuse_unstorable,
+        help="Show at most this number of rows; 0 shows all.",
+    ),
 ]
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID", autocompletion=completing.dag_ids)]
 Dag = Annotated[

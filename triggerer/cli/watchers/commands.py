@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from triggerer.cli.terminal import completing, options
-from triggerer.cli.terminal.output import check_state, print_fields, print_json, readable_lane, text
+from triggerer.cli.terminal.output import (
+    check_state,
+    print_fields,
+    print_json,
+    print_note,
+    readable_lane,
+    text,
+)
 from triggerer.cli.terminal.session import read, read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.cli.watchers import parked
@@ -213,7 +221,11 @@ def replay(
         print_json(asked)
         return
     start_shown = "the earliest message" if asked.start is None else text(asked.start)
-    typer.echo(f"{asked.asset_name}/{asked.watcher}: will read again from {start_shown} on")
+    shown = f"{asked.asset_name}/{asked.watcher}"
+    typer.echo(f"{shown}: asked to read again from {start_shown} on")
+    print_note(
+        f"if the replay cannot start, `triggerer watchers show {shlex.quote(shown)}` says why"
+    )
 
 
 def _state(row: WatcherView) -> str:

@@ -30,7 +30,11 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Ids = Annotated[
     list[int] | None,
-    typer.Argument(metavar="ID...", help="Ids of parked messages, as `parked list` shows them."),
+    typer.Argument(
+        metavar="ID...",
+        callback=options.refuse_unstorable,
+        help="Ids of parked messages, as `parked list` shows them.",
+    ),
 ]
 OfWatcher = Annotated[
     str | None,
@@ -106,7 +110,7 @@ def list_(
 
 @app.command()
 def show(
-    number: Annotated[int, typer.Argument(metavar="ID")],
+    number: Annotated[int, typer.Argument(metavar="ID", callback=options.refuse_unstorable)],
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:

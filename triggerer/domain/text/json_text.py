@@ -18,6 +18,7 @@ _BACKSLASH: Final = ord("\\")
 _NUL: Final = b"\\u0000"
 _NULL: Final = b"null"
 _TOO_LONG: Final = "Integer exceeds 64-bit range"
+_HALF_A_PAIR: Final = "str is not valid UTF-8: surrogates not allowed"
 _SHOWN: Final = 40
 """The most characters of a string that an error shows."""
 _ATOMS: Final = frozenset({str, int, bool, type(None), bytes})
@@ -42,6 +43,10 @@ def dump_json(
         if str(error) == _TOO_LONG:
             raise RowRefused(
                 f"{what} has an integer of more than 64 bits", hint="write it as a string"
+            ) from error
+        if str(error) == _HALF_A_PAIR:
+            raise RowRefused(
+                f"{what} has half of a surrogate pair in a string", hint="remove it"
             ) from error
         # Without `default`, orjson tries to call None. The traceback would only show this failed call, so leave it out.
         raise RowRefused(
