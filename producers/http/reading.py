@@ -15,6 +15,8 @@ from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 
 MOST_ITEMS: Final = 10_000
 """The most items in one answer, because the keys of all items have to be remembered."""
+_LONG: Final = 2.0**63
+"""An integer that `orjson` cannot represent becomes a float of at least this size, which may lose digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,7 @@ class Found:
 
     Attributes:
         digest: The digest of the item's key, or of the whole item if it has none.
-        key: The key as the answer contains it; the digest if the item has no key. A key that is an integer of more than
-            64 bits is a string here, because the database cannot store such an integer.
+        key: The key as the answer contains it; the digest if the item has no key.
     """
 
     digest: str
@@ -69,9 +70,7 @@ class Reader:
                 document = BrokerMessage(body).json()
             except ValueError as error:
                 raise BrokerRefused(f"{what}: the answer is not JSON: {error}") from error
-        cursor = _without_long(
-            None if self._get_cursor is None else self._get_cursor(None, document)
-        )
+        cursor = None if self._get_cursor is None else self._get_cursor(None, document)
         if isinstance(cursor, bool) or not isinstance(cursor, (str, int, float)):
             cursor = None
         if self._get_items is None:
@@ -81,9 +80,9 @@ class Reader:
         if items is None:
             # Treat null as an empty list, because some servers write null for an empty list.
             items = []
-        return Page(self._read_items(items, what), cursor)
+        return Page(self._read_items(items, body, what), cursor)
 
-    def _read_items(self, items: Any, what: str) -> tuple[Found, ...]:
+    def _read_items(self, items: Any, body: bytes, what: str) -> tuple[Found, ...]:
         if not isinstance(items, list):
             raise BrokerRefused(
                 f"{what}: the answer has no list at {self._items!r}",
@@ -95,34 +94,34 @@ class Reader:
                 hint="ask for fewer at a time, with a limit in the URL or a cursor",
             )
         found: dict[str, Found] = {}
-        for item in items:
-            key = MISSING if self._get_key is None else _without_long(self._get_key(None, item))
+        for item, key in zip(items, self._keys_of(items, body), strict=True):
+            value = orjson.dumps(item)
             is_keyed = key is not MISSING and key is not None
             # The digest includes `is_keyed`, so that a key and a whole item with equal content have different digests.
             basis = [key] if is_keyed else item
-            digest = digest_of(_write([is_keyed, basis], sort_keys=True))
-            found.setdefault(digest, Found(digest, key if is_keyed else digest, _write(item)))
+            digest = digest_of(orjson.dumps([is_keyed, basis], option=orjson.OPT_SORT_KEYS))
+            found.setdefault(digest, Found(digest, key if is_keyed else digest, value))
         return tuple(found.values())
+
+    def _keys_of(self, items: list[Any], body: bytes) -> list[Any]:
+        if self._get_key is None:
+            return [MISSING] * len(items)
+        keys = [self._get_key(None, item) for item in items]
+        if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
+            # `orjson` reads integers of more than 64 bits as floats, which lose digits. Two different keys might look
+            # equal. So read these keys again with all digits. Return them as strings, because `orjson` cannot write
+            # such integers.
+            assert self._get_items is not None
+            exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
+            keys = [
+                str(whole) if isinstance(key, float) and isinstance(whole, int) else key
+                for key, whole in zip(keys, exact, strict=True)
+            ]
+        return keys
 
 
 def _getter(path: str | None) -> Getter[None] | None:
     return None if path is None else compile_path(path, {})
-
-
-def _without_long(value: Any) -> Any:
-    """Return an integer of more than 64 bits as a string, because the database cannot store it. Else the value."""
-    is_long = isinstance(value, int) and not -(2**63) <= value < 2**64
-    return str(value) if is_long else value
-
-
-def _write(value: Any, *, sort_keys: bool = False) -> bytes:
-    """Return a value as JSON, with the keys in their order or sorted."""
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else None)
-    except TypeError:
-        # `orjson` refuses an integer of more than 64 bits.
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys)
-        return text.encode()
 
 
 def digest_of(content: bytes) -> str:

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from triggerer.abc import BrokerMessage, TriggerEvent
-from triggerer.domain.text.json_text import dump_json
-from triggerer.errors import DagError, PluginError, RowRefused
+from triggerer.errors import DagError, PluginError
 from triggerer.pluginkit import message_trigger
 from triggerer.pluginkit.decoding import Decoding
 from triggerer.pluginkit.message_trigger import (
@@ -40,9 +39,6 @@ def order(value: bytes | None, **position: Any) -> BrokerMessage:
     return BrokerMessage(value, position=position or {"id": 1}, attributes={"raw": b"\xff"})
 
 
-LONG = 10**30 + 1
-
-
 async def events(trigger: MessageTrigger, *messages: BrokerMessage) -> list[TriggerEvent]:
     async def stream() -> Any:
         for message in messages:
@@ -63,19 +59,6 @@ async def test_extra_and_partition_key_are_paths_into_the_value_or_the_message()
     assert await events(trigger, order(b'{"n": 1, "day": "2026-11-22"}')) == [
         TriggerEvent({"raw": "base64:/w==", "n": 1}, partition_key="2026-11-22")
     ]
-
-
-async def test_an_integer_of_more_than_64_bits_is_exact_and_only_the_event_with_it_is_refused() -> (
-    None
-):
-    message = order(b'{"wei": %d, "to": "x"}' % LONG)
-    condition = {"wei": {"gt": LONG - 1, "lt": LONG + 1}, "@cel": 'value.to == "x"'}
-    (event,) = await events(ShopTrigger("s", match=condition), message)
-    assert event.payload["value"] == {"wei": LONG, "to": "x"}
-    with pytest.raises(RowRefused, match="the event has an integer of more than 64 bits"):
-        dump_json(event.payload, "the event")
-    selected = ShopTrigger("s", extra={"to": "to"}, partition_key="wei")
-    assert await events(selected, message) == [TriggerEvent({"to": "x"}, partition_key=str(LONG))]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ async def test_a_json_value_is_checked_against_its_schema(registry: Registry) ->
     order = {"type": "object", "properties": {"item": {"$ref": "item.json"}}}
     registry.register("JSON", json.dumps(item), subject="item")
     schema_id = registry.register("JSON", json.dumps(order), references=(("item.json", "item"),))
-    value = {"item": {"sku": "x", "number": 10**30 + 1}}
+    value = {"item": {"sku": "x"}}
     assert await decode("jsonschema", framed(schema_id, json.dumps(value).encode())) == [value]
     with pytest.raises(ValueError, match="no value of its JSON Schema: 'sku' is a required"):
         await decode("jsonschema", framed(schema_id, b'{"item": {}}'))

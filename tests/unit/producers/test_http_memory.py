@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -212,28 +211,6 @@ def test_equal_keys_in_one_answer_are_one_item_and_a_key_is_no_item() -> None:
     assert len(page.found) == 2
     with pytest.raises(BrokerRefused, match="no list"):
         Reader("@value", None, None).read(b"{}", "it")
-
-
-LONG = 123456789012345678901234567890
-
-
-@pytest.mark.parametrize("item_key", [None, "none", "id"])
-def test_items_that_differ_only_in_a_long_integer_are_two_items(item_key: str | None) -> None:
-    read = Reader("@value", item_key, None).read
-    body = f'[{{"id": {LONG}, "name": "é"}}, {{"id": {LONG + 1}, "name": "é"}}]'.encode()
-    one, other = read(body, "it").found
-    assert [json.loads(found.value)["id"] for found in (one, other)] == [LONG, LONG + 1]
-    if item_key == "id":
-        assert [one.key, other.key] == [str(LONG), str(LONG + 1)]
-    # The order of the fields does not count, as in any other item.
-    turned = f'[{{"name": "é", "id": {LONG}}}]'.encode()
-    assert read(turned, "it").found[0].digest == one.digest
-
-
-def test_a_cursor_that_is_a_long_integer_keeps_its_digits() -> None:
-    assert Reader("data", None, "next").read(
-        b'{"data": [], "next": %d}' % LONG, "it"
-    ).cursor == str(LONG)
 
 
 def test_an_item_is_the_same_whatever_the_order_of_its_fields() -> None:

@@ -6,7 +6,8 @@ import json
 import re
 from typing import Any
 
-from triggerer.broker_message import read_json
+import orjson
+
 from triggerer.pluginkit.schemas.registry import Reader, RegisteredSchema
 
 
@@ -36,7 +37,7 @@ def make_reader(schema: RegisteredSchema) -> Reader:
     validator = kind(own, registry=Registry().with_resources(resources))
 
     def read(data: bytes) -> Any:
-        value = read_json(data)
+        value = orjson.loads(data)
         try:
             validator.validate(value)
         except ValidationError as error:
