@@ -127,7 +127,7 @@ def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path 
     except OSError:
         # On NFS a rename may fail although the file was moved, see "Bugs" in rename(2). Then `target` is the file, and
         # must not be deleted.
-        if _has_inode(target, file.inode):
+        if _is_at(target, status):
             return target
         if is_reserved:
             target.unlink(missing_ok=True)
@@ -135,9 +135,10 @@ def _move_one(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path 
     return target
 
 
-def _has_inode(path: Path, inode: int) -> bool:
+def _is_at(path: Path, file: os.stat_result) -> bool:
+    """Return whether this file is at this path."""
     with suppress(FileNotFoundError):
-        return path.lstat().st_ino == inode
+        return os.path.samestat(path.lstat(), file)
     return False
 
 

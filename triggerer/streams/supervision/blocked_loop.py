@@ -125,7 +125,7 @@ class StallWatch:
         self._own_usage = usage_of(threading.get_ident(), threading.get_native_id())
         while True:
             before = self._observe()
-            due = before.at + self._threshold / 2
+            due = time.monotonic() + self._threshold / 2
             if self._stopped.wait(self._threshold / 2):
                 return
             self._answered.clear()

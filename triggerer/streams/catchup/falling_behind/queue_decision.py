@@ -364,16 +364,21 @@ class FallingBehindInQueues(FallingBehind):
                 backoff.reset()
                 await self._has_changed.wait()
             await clock.sleep_until(clock.monotonic() + backoff.next_delay())
-            for entry in {decision.entry: None for decision in self._blocked}:
-                await self._retry(entry)
+            by_entry: dict[Entry, list[_QueueDecision]] = {}
+            for decision in self._blocked:
+                by_entry.setdefault(decision.entry, []).append(decision)
+            for entry, decisions in by_entry.items():
+                await self._retry(entry, [one for one in decisions if one in self._blocked])
 
-    async def _retry(self, entry: Entry) -> None:
+    async def _retry(self, entry: Entry, decisions: Sequence[_QueueDecision]) -> None:
         """Try to store a blocked message for its watchers, or to dead-letter it once for all of them.
 
         If the store's answer for one of the watchers is pending, do nothing: the message may have to be dead-lettered
         for this watcher too. A broker such as Service Bus cannot dead-letter a message twice.
+
+        Args:
+            decisions: The blocked decisions about the message.
         """
-        decisions = [one for one in self._blocked if one.entry is entry]
         if entry.unresolved > len(decisions) or any(one.is_submitted for one in decisions):
             return
         needed = []
