@@ -296,21 +296,29 @@ async def test_more_requests_than_fit_are_told_to_come_again(api: Api) -> None:
     assert statuses.count(503) > 0
 
 
-async def test_changes_that_wait_for_the_write_lock_do_not_delay_reads(api: Api) -> None:
+@pytest.mark.parametrize("path", ["/dags", "/streams"])
+async def test_changes_that_wait_for_the_write_lock_do_not_delay_reads(api: Api, path: str) -> None:
     async with api.client() as client, anyio.create_task_group() as tasks:
-        assert (await client.get(f"{V1}/dags")).status_code == 200
         statuses: list[int] = []
 
         async def emit() -> None:
             answer = await client.post(f"{V1}/assets/events", json={"asset": "orders"})
             statuses.append(answer.status_code)
 
+        read = anyio.Event()
+
+        async def read_often() -> None:
+            for _ in range(20):
+                assert (await client.get(f"{V1}{path}")).status_code == 200
+            read.set()
+
         async with api.database.transaction():
             for _ in range(2 * POOL_SIZE):
                 tasks.start_soon(emit)
+            # In the task that holds the lock, a request could not wait for it.
+            tasks.start_soon(read_often)
             with anyio.fail_after(20):
-                for _ in range(20):
-                    assert (await client.get(f"{V1}/dags")).status_code == 200
+                await read.wait()
             assert statuses == []
     assert statuses == [201] * 2 * POOL_SIZE
 

@@ -21,8 +21,12 @@ the connection is new, or when the previous request was answered.
 """
 BODY_S: Final = 120.0
 """How long a client may take to send the body of a request after the head. A body of 8 MiB needs 0.6 Mbit/s."""
-UNREAD_S: Final = 60.0
-"""How long a client may leave data of an answer unread before its connection is closed. Each read begins a new time."""
+UNREAD_S: Final = 900.0
+"""How long a client may leave data of an answer unread before its connection is closed.
+
+This is as long as TCP repeats data that a client does not confirm. With a short time, the kernel would also close
+connections of clients that read a few kB each second, or that sleep for a minute.
+"""
 
 
 def limit_unread(listener: socket.socket) -> None:

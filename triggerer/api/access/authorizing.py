@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import anyio
 import structlog
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
@@ -28,6 +29,9 @@ COOKIE: Final = "triggerer"
 PUBLIC: Final = "public"
 RUN: Final = "run"
 """The option that marks a route which also accepts run tokens."""
+
+_MARK_USED_S: Final = 0.25
+"""A request waits no longer than this until the store has recorded the use of its token."""
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -98,8 +102,9 @@ class Guard:
             return None
         if found.is_use_stale:
             try:
-                async with self._context.use.changing() as session:
-                    await mark_used(session, found.id)
+                with anyio.move_on_after(_MARK_USED_S):
+                    async with self._context.use.changing() as session:
+                        await mark_used(session, found.id)
             except (TransientStoreError, ServerBusy) as error:
                 # The time of a token's last use is only information for people, so the request succeeds without it.
                 _log.debug("the use of a token was not stored", error=str(error))

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
+import anyio
 from litestar import Router
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
+from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
 from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, InPath
 from triggerer.api.routing import creates, reads
-from triggerer.errors import BadRequest, NothingThere, UnknownWatcher
+from triggerer.errors import (
+    BadRequest,
+    NothingThere,
+    ServerBusy,
+    TransientStoreError,
+    UnknownWatcher,
+)
 from triggerer.operations.replaying import replay_watcher
 from triggerer.store.listing.pages import STREAMS, WATCHERS
 from triggerer.store.listing.views import StreamView, WatcherView
@@ -21,6 +30,9 @@ from triggerer.store.streams.listing import list_streams
 from triggerer.store.streams.reports import ask_for_reports
 from triggerer.store.watchers.listing import list_watchers
 from triggerer.store.watchers.replays import ReplayView
+
+_ASK_S: Final = 0.25
+"""How long a request waits until the store has recorded that a user reads the instances' reports."""
 
 
 class Replay(Struct, forbid_unknown_fields=True, frozen=True):
@@ -98,19 +110,25 @@ def _instant(text: str) -> datetime:
         ) from error
 
 
+async def _ask_for_reports(api: ApiContext) -> None:
+    """Ask the instances for newer reports. If other changes keep the database busy, show the reports that exist."""
+    with suppress(ServerBusy, TransientStoreError), anyio.move_on_after(_ASK_S):
+        await ask_for_reports(api.use.reading, api.use.changing)
+
+
 @reads("/streams")
 async def streams(
     api: Api, limit: Limit = 100, cursor: Cursor = None, counted: Counted = False
 ) -> Page[StreamView]:
     """List the shared streams with their owners and lanes."""
-    await ask_for_reports(api.use.reading, api.use.changing)
+    await _ask_for_reports(api)
     return await page_of(api, STREAMS, limit=limit, cursor=cursor, counted=counted)
 
 
 @reads("/streams/{digest:str}")
 async def stream(api: Api, digest: InPath) -> StreamView:
     """Show a stream."""
-    await ask_for_reports(api.use.reading, api.use.changing)
+    await _ask_for_reports(api)
     async with api.use.reading() as session:
         found = await list_streams(session, digest=part(digest), limit=1)
     if not found:
