@@ -46,7 +46,7 @@ def dump_json(
             ) from error
         if str(error) == _HALF_A_PAIR:
             raise RowRefused(
-                f"{what} has half of a surrogate pair in a string", hint="remove it"
+                f"{what} is not JSON: a string has half of a surrogate pair", hint="remove it"
             ) from error
         # Without `default`, orjson tries to call None. The traceback would only show this failed call, so leave it out.
         raise RowRefused(
