@@ -318,8 +318,7 @@ class _Retries:
             BrokerUnavailable: `error`, if all attempts have failed for `connect_timeout_s`.
         """
         now = anyio.current_time()
-        if self._failing_since is None or now - began >= self._backoff.healthy_after:
-            # An attempt that lasted long was no part of the failures before it.
+        if self._failing_since is None:
             self._failing_since = now
         elif now - self._failing_since > self._stream.connect_timeout_s:
             raise error

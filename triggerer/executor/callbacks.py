@@ -161,7 +161,7 @@ class CallbackRunner:
         """Let a process of the worker make the call.
 
         Raises:
-            OSError: The worker or its process died before it had read the call, so no callback has begun.
+            OSError: The worker died before it had a process for the call, so no callback has begun.
             _Interrupted: The worker died with the guard of the executor's lease. Unless another executor takes the call
                 first, the next sweep makes the call due again.
         """
@@ -180,7 +180,7 @@ class CallbackRunner:
             death = await _reap(worker, process)
             if worker.has_lost_guard:
                 raise _Interrupted from closed
-            if process is None or closed.unread:
+            if process is None:
                 raise ChildProcessError(f"{death.victim} has died (code {death.code})") from closed
             await self._complain(call, f"their {death.victim} has died (code {death.code})")
             return

@@ -112,7 +112,7 @@ class StartingPositions:
         logger.warning(
             "%s: the group has no commit, although the stream was read until %s; reading begins at its start, %s. Kafka"
             " deletes the commits of a group without consumers after offsets.retention.minutes. Messages that `start`"
-            " skips can be read with: triggerer watchers replay --from %s",
+            " skips can be read with: triggerer watchers replay --from %s (or earlier, if the stream was behind then)",
             names_of(partitions),
             Start(time=last_read_at).to_json(),
             self._start.to_json(),

@@ -28,8 +28,8 @@ def refuse_unstorable(value: int | list[int] | None) -> int | list[int] | None:
         typer.BadParameter: An integer is too large. The command ends with exit code 2.
     """
     for number in value if isinstance(value, list) else [value]:
-        if number is not None and number > _MOST:
-            raise typer.BadParameter(f"{number} is more than {_MOST}")
+        if number is not None and abs(number) > _MOST:
+            raise typer.BadParameter(f"{number} has more digits than a database can store")
     return value
 
 

@@ -27,8 +27,6 @@ _ABORTED: Final = "Job aborted due to stage failure: "
 """Over Spark Connect, the text of a job's error begins with these words."""
 _CAUSED_BY: Final = re.compile(r"^(?:Caused by|): ([^\n]+)", re.MULTILINE)
 _SCALA: Final = "2.13"
-_LOST_SESSION: Final = "SESSION_CHANGED|SESSION_NOT_FOUND|SESSION_CLOSED"
-"""Error conditions of a Spark Connect server that does not have the client's session."""
 
 
 class _Explanation(NamedTuple):
@@ -175,7 +173,7 @@ _EXPLANATIONS: Final = tuple(
             ),
         ),
         (
-            rf"{_LOST_SESSION}|OPERATION_NOT_FOUND",
+            r"SESSION_CHANGED|SESSION_NOT_FOUND|OPERATION_NOT_FOUND|SESSION_CLOSED",
             (
                 "the Spark Connect server no longer knows this run's session: it was restarted, or somebody closed the"
                 " session. Retry the run"
@@ -309,9 +307,9 @@ def explain_spark(error: BaseException) -> str | None:
     return _essence(error)
 
 
-def is_session_lost(error: BaseException) -> bool:
-    """Return whether a Spark Connect server answered that it does not have the session, so it executes none of it."""
-    return re.search(_LOST_SESSION, str(error)) is not None
+def is_of_restarted_server(error: BaseException) -> bool:
+    """Return whether a Spark Connect server answered that it was restarted, so it executes no work from before."""
+    return "SESSION_CHANGED" in str(error)
 
 
 def _essence(error: BaseException) -> str | None:

@@ -19,7 +19,7 @@ from triggerer.errors import RunFailed
 from triggerer.worker.cluster_wait import ClusterWatch
 from triggerer.worker.failures import ProcessStopped
 from triggerer.worker.parallel.threads import own_task
-from triggerer.worker.spark.explanations import is_session_lost
+from triggerer.worker.spark.explanations import is_of_restarted_server
 from triggerer.worker.spark.progress import ProgressWatch
 from triggerer.worker.spark.sessions.cluster import why_waiting
 from triggerer.worker.spark.sessions.connect import is_connect
@@ -129,8 +129,7 @@ class RunSession:
             has_ended = self._stop(task_id) and await_end(session, task_id)
         except Exception as error:  # noqa: BLE001 - whatever the connection raises, the work may continue
             logger.info("Spark cannot tell whether the failed try still works there: %s", error)
-            # A Spark Connect server that does not have the session has none of its work. It was restarted, for example.
-            has_ended = is_session_lost(error) or self.how_driver_ended(error) is not None
+            has_ended = is_of_restarted_server(error) or self.how_driver_ended(error) is not None
         if has_ended:
             return
         if task_id is not None:
