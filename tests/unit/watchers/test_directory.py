@@ -115,6 +115,7 @@ async def test_a_missing_directory_is_waited_for_and_logged_once(
     directory = tmp_path / "later"
     async with StreamHarness() as streams:
         one = await streams.add(DirectoryFileDeleteTrigger(directory, "a", poke_interval=QUICK))
+        await until(lambda: "waiting for directory" in caplog.text)
         await scans()
         directory.mkdir()
         (directory / "a").touch()
