@@ -22,9 +22,7 @@ from triggerer.observability.metrics.table import LOOP_STALL_SECONDS, LOOP_STALL
 _log = structlog.get_logger(__name__)
 
 _OWNED: Final = re.compile(r"(?P<kind>watcher|shared-stream[\w-]*)\[(?P<name>.*)\]", re.DOTALL)
-_HINT: Final = (
-    "[triggerer.isolation] can move the trigger to a process, or to a thread if it only waits"
-)
+_HINT: Final = "[triggerer.isolation] can move the trigger to a thread or process of its own"
 _DEEPEST: Final = 40
 _JOIN_S: Final = 2.0
 
@@ -34,18 +32,16 @@ class Stall:
     """A blockage of the event loop, and the code that was running."""
 
     task: str | None
-    """The name of the running task; None if a callback was running. If another thread has blocked the loop, the name of
-    this thread.
-    """
+    """The name of the running task; None if a callback was running."""
     trigger: str | None
-    """The names of the watchers whose trigger's code the task or thread runs. None: no trigger's code."""
+    """The names of the watchers whose trigger's code the task runs. None: no trigger's code."""
     stream: str | None
     """The key of the stream whose producer's code the task runs. None: no producer's code."""
     stack: str
-    """The stack of the loop's thread, or of the other thread that has blocked the loop. Innermost call last."""
+    """The stack of the loop's thread, innermost call last."""
     seconds: float
     is_computing: bool | None
-    """True: this thread used the processor. False: it waited. None: the system does not tell."""
+    """True: the loop's thread used the processor. False: it waited. None: the system does not tell."""
 
 
 class StallSink(Protocol):
@@ -88,9 +84,6 @@ class StallWatch:
     The thread puts a callback on the loop every `threshold / 2` seconds. If the callback has not run after `threshold`
     seconds, the thread reports a stall, unless the system has paused the loop's thread or the process. A stall of less
     than 1.5 `threshold` may go unnoticed.
-
-    Another thread can block the loop too, with C code that holds the interpreter's lock, such as a long match of a
-    regular expression. On Linux, the report names this thread. On other systems, such a stall is not reported.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -122,10 +115,9 @@ class StallWatch:
         self._watcher.join(_JOIN_S)
 
     def _watch(self) -> None:
-        self._own_usage = usage_of(threading.get_ident(), threading.get_native_id())
         while True:
-            before = self._observe()
-            due = time.monotonic() + self._threshold / 2
+            due = since = time.monotonic() + self._threshold / 2
+            before = self._usage()
             if self._stopped.wait(self._threshold / 2):
                 return
             self._answered.clear()
@@ -134,16 +126,15 @@ class StallWatch:
             # If this thread woke late, the loop's code probably held the interpreter's lock until now. Read the loop's
             # stack at once, before the loop continues.
             is_late = time.monotonic() - due > self._threshold
-            stall = self._find_stall(due, before) if is_late else None
+            stall = self._find_stall(due, since, before) if is_late else None
             try:
                 self._loop.call_soon_threadsafe(self._answered.set)
             except RuntimeError:
                 return  # the loop is closed
             while stall is None and not self._answered.wait(self._threshold):
-                stall = self._find_stall(due, before)
-                # If this is no stall, the system may have paused the process. So the next call judges only the usage
-                # from now on.
-                before = self._observe()
+                stall = self._find_stall(due, since, before)
+                # If there is no stall, the system may have paused the process. Next time, judge only the time from now.
+                since, before = time.monotonic(), self._usage()
             if stall is None:
                 continue
             self._sink.began(stall)
@@ -151,68 +142,37 @@ class StallWatch:
             if not self._stopped.is_set():
                 self._sink.ended(stall, time.monotonic() - due)
 
-    def _observe(self) -> _Observation:
-        return _Observation(time.monotonic(), self._usage(), self._own_usage(), processor_times())
-
-    def _find_stall(self, due: float, before: _Observation) -> Stall | None:
+    def _find_stall(self, due: float, since: float, before: Usage) -> Stall | None:
         """Return the stall. None: the loop runs again, or the system had paused the loop's thread or the process.
 
         Args:
             due: When the callback was due.
-            before: Made when the wait for the callback, or for the time at which it was due, began.
+            since: The start of the period for which the thread's usage is judged.
+            before: The usage at `since`.
         """
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():
             return None
-        now = self._observe()
-        seconds = now.at - max(before.at, due)
-        is_computing = _is_most(before.loop.computing, now.loop.computing, seconds)
-        if _is_most(before.loop.queueing, now.loop.queueing, seconds):
+        clock, now = time.monotonic(), self._usage()
+        seconds = clock - since
+        is_computing = _is_most(before.computing, now.computing, seconds)
+        if _is_most(before.queueing, now.queueing, seconds):
             # The loop's thread mostly waited for a processor: the machine is overloaded. Blame no code.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
             # The watching thread woke late. The loop's thread did not compute, so it did not hold the interpreter's
-            # lock. So the whole process was suspended, or a third thread held the lock.
-            return _find_third_thread(due, seconds, before, now)
+            # lock. So the whole process was suspended, or a third thread held the lock. Blame no code of the loop.
+            return None
         name, kind, owner = _owner_of(task)
         return Stall(
             task=name,
             trigger=owner if kind == "watcher" else None,
             stream=owner if kind != "watcher" else None,
             stack=_shown(frame),
-            seconds=now.at - due,
+            seconds=clock - due,
             is_computing=is_computing,
         )
-
-
-def _find_third_thread(
-    due: float, seconds: float, before: _Observation, now: _Observation
-) -> Stall | None:
-    """Return the stall of a thread that used the processor for most of these seconds. None: no thread did.
-
-    While a process is suspended, none of its threads uses the processor.
-    """
-    if _is_most(before.own.queueing, now.own.queueing, seconds):
-        # The watching thread woke late because the machine is overloaded, and not because it waited for the lock.
-        return None
-    for thread in threading.enumerate():
-        native = thread.native_id
-        if native is None or not _is_most(
-            before.threads.get(native, 0.0), now.threads.get(native), seconds
-        ):
-            continue
-        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  (documented, for this)
-        name, kind, owner = _owner_named(thread.name)
-        return Stall(
-            task=name,
-            trigger=owner if kind == "watcher" else None,
-            stream=owner if kind != "watcher" else None,
-            stack="" if frame is None else _shown(frame),
-            seconds=now.at - due,
-            is_computing=True,
-        )
-    return None
 
 
 def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int, *, seconds: float) -> Stall:
@@ -251,49 +211,17 @@ def usage_of(thread: int, native: int) -> Callable[[], Usage]:
         native: The system's identifier of the thread (`threading.get_native_id`).
     """
     clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(thread)
+    # Linux's file `schedstat` has three numbers: nanoseconds on a processor, nanoseconds in the run queue, time slices.
+    statistics = Path(f"/proc/self/task/{native}/schedstat")
 
     def measure() -> Usage:
         computing = None if clock is None else time.clock_gettime(clock)
-        statistics = _scheduler_statistics(native)
-        return Usage(computing, None if statistics is None else statistics[1])
+        try:
+            return Usage(computing, int(statistics.read_bytes().split()[1]) / 1e9)
+        except (OSError, IndexError, ValueError):
+            return Usage(computing, None)
 
     return measure
-
-
-class _Observation(NamedTuple):
-    """What the watching thread has measured at one moment."""
-
-    at: float
-    loop: Usage
-    """The usage of the loop's thread."""
-    own: Usage
-    """The usage of the watching thread."""
-    threads: dict[int, float]
-    """See `processor_times`."""
-
-
-def processor_times() -> dict[int, float]:
-    """Return the processor time of this process's Python threads, in seconds, by the system's identifier of the thread.
-
-    Empty if the system does not tell.
-    """
-    found: dict[int, float] = {}
-    for thread in threading.enumerate():
-        # Not `pthread_getcpuclockid`: it may crash the process if the thread has just ended.
-        statistics = _scheduler_statistics(thread.native_id)
-        if statistics is not None and thread.native_id is not None:
-            found[thread.native_id] = statistics[0]
-    return found
-
-
-def _scheduler_statistics(native: int | None) -> tuple[float, float] | None:
-    """Return a thread's seconds on a processor, and in the run queue. None: the system does not tell."""
-    # Linux's file has three numbers: nanoseconds on a processor, nanoseconds in the run queue, time slices.
-    try:
-        running, queueing, _ = Path(f"/proc/self/task/{native}/schedstat").read_bytes().split()
-        return int(running) / 1e9, int(queueing) / 1e9
-    except (OSError, ValueError):
-        return None
 
 
 def _is_most(before: float | None, after: float | None, seconds: float) -> bool | None:
@@ -304,9 +232,9 @@ def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, s
     """Return the task's name, and the kind (such as `watcher`) and name of the owner of the task's code."""
     if task is None:
         return None, None, None
-    name, kind, found = _owner_named(task.get_name())
-    if kind is not None:
-        return name, kind, found
+    name = task.get_name()
+    if named := _OWNED.fullmatch(name):
+        return name, named["kind"], named["name"]
     # A task started by a filter inherits the filter's context. Before Python 3.12 a task's context cannot be read.
     if sys.version_info >= (3, 12):
         subscriber = task.get_context().get(current_subscriber)
@@ -314,12 +242,6 @@ def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, s
         if owner is not None:
             return name, "watcher", owner
     return name, None, None
-
-
-def _owner_named(name: str) -> tuple[str, str | None, str | None]:
-    """Return the name of a task or a thread, and the kind and the name of the owner in this name."""
-    named = _OWNED.fullmatch(name)
-    return (name, None, None) if named is None else (name, named["kind"], named["name"])
 
 
 def _shown(frame: FrameType) -> str:

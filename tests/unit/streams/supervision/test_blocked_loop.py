@@ -212,65 +212,6 @@ async def test_code_that_holds_the_interpreters_lock_is_found_when_it_lets_go(
     assert stall.is_computing is True
 
 
-def hold_lock(may_end: threading.Event) -> None:
-    """Hold the interpreter's lock for 0.2 s or longer, again and again until `may_end` is set."""
-    pattern, length, took = re.compile("(a+)+b"), 18, 0.0
-    while took < 0.2:
-        length += 1
-        began = time.monotonic()
-        pattern.match("a" * length)
-        took = time.monotonic() - began
-    while not may_end.wait(0.1):
-        pattern.match("a" * length)
-
-
-@pytest.mark.parametrize("computes", [True, False])
-async def test_another_thread_that_holds_the_interpreters_lock_is_named(
-    monkeypatch: pytest.MonkeyPatch, computes: bool
-) -> None:
-    """If the watch runs late because the process was suspended, no thread has computed, and none is named."""
-    may_end = threading.Event()
-    name = "watcher[orders/scan]"
-    holder = threading.Thread(target=hold_lock, args=(may_end,), name=name)
-    monkeypatch.setattr(
-        stalls,
-        "processor_times",
-        lambda: {holder.native_id: time.monotonic() if computes else 0.0},
-    )
-    seen = Seen()
-
-    def found() -> list[Stall]:
-        return [stall for stall, _ in seen.over if stall.task == name]
-
-    with StallWatch(0.05, seen):
-        holder.start()
-        try:
-            if computes:
-                await until(found)
-            else:
-                await anyio.sleep(1.0)
-        finally:
-            may_end.set()
-            await anyio.to_thread.run_sync(holder.join)
-    if computes:
-        stall = found()[0]
-        assert (stall.trigger, stall.is_computing) == ("orders/scan", True)
-        assert "in hold_lock" in stall.stack
-    else:
-        assert found() == []
-
-
-async def test_the_processor_times_of_all_threads_are_measured() -> None:
-    if not Path("/proc/self/schedstat").exists():
-        pytest.skip("only Linux tells the times of all threads")
-    mine = threading.get_native_id()
-    before = stalls.processor_times()[mine]
-    deadline = time.thread_time() + 0.05
-    while time.thread_time() < deadline:
-        pass
-    assert 0.04 < stalls.processor_times()[mine] - before < 1
-
-
 def block(seen: Seen) -> None:
     """Block until the stall is noticed. On a loaded machine the watching thread may run late."""
     give_up_at = time.monotonic() + 30
