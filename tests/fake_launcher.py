@@ -8,7 +8,11 @@ from triggerer.worker.launchers import Handle, Intent, Sighting
 
 
 class Place:
-    """A launcher that answers as the test says, and writes down what it was asked."""
+    """A launcher that answers as the test says, and writes down what it was asked.
+
+    The code under test looks for former launches and stops them. It must neither launch nor watch, so `launch` and
+    `watch` raise.
+    """
 
     name = "place"
     place: str | None = "there"
@@ -19,7 +23,7 @@ class Place:
         self.asked: list[str] = []
 
     def launch(self, intent: Intent) -> Handle:
-        raise NotImplementedError
+        raise AssertionError("nothing may be launched")
 
     def find(self, tag: str, external_id: str | None = None) -> Sighting:
         self.asked.append("find")
@@ -30,7 +34,7 @@ class Place:
         return self._answer()
 
     def watch(self, handle: Handle) -> Iterator[Sighting]:
-        raise NotImplementedError
+        raise AssertionError("nothing may be watched")
 
     def _answer(self) -> Sighting:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

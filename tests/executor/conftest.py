@@ -225,3 +225,16 @@ async def any_house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
     """A house on each database in turn."""
     async with open_house(store_url, tmp_path) as house:
         yield house
+
+
+@pytest.fixture
+def worker_setup(tmp_path: Path) -> dict[str, Any]:
+    """The set-up of a worker that finds no DAG files and uses no Spark."""
+    return {
+        "home": str(tmp_path),
+        "dags_folder": str(tmp_path),
+        "file_patience_s": 0.0,
+        "holds_broken": False,
+        "log_max_bytes": 1 << 20,
+        "spark": {},
+    }

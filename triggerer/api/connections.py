@@ -1,8 +1,8 @@
 """Limits the connections of the API: their number, and the time that a client may take to send or to receive data.
 
 uvicorn itself only limits the time until a client begins its next request. So this module extends uvicorn's protocol
-class. The kernel limits the time in which an answer makes no progress. A test fails if a new version of uvicorn changes
-the parts of that class that this module uses.
+class. The kernel closes a connection if its answer makes no progress for too long. A test fails if a new version of
+uvicorn changes the parts of that class that this module uses.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ connections of clients that read a few kB each second, or that sleep for a minut
 
 
 def limit_unread(listener: socket.socket) -> None:
-    """Limit the time in which an answer makes no progress to `UNREAD_S`, for all connections that will be accepted.
+    """Let the kernel close accepted connections whose answers make no progress for `UNREAD_S`.
 
-    The kernel closes a connection whose client neither confirms data nor makes room for more data in this time. Only
-    the kernel sees each step of a slow client. A stream that has nothing to send has no limit.
+    An answer makes no progress while the client neither confirms data nor makes room for more data. Only the kernel
+    sees each step of a slow client. A stream that has nothing to send has no limit.
 
     Source: TCP_USER_TIMEOUT in tcp(7). On Linux, accepted sockets inherit the option.
     """

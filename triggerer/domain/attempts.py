@@ -56,7 +56,7 @@ class Repeat:
     after_attempt: int = 0
     """Only attempts after this number count toward the limit on attempts whose executor died."""
     after_epoch: int = 0
-    """The epoch in which the run ended last. The run's next attempts stop the launches up to this epoch."""
+    """The run's epoch when it ended last. The next attempts stop launches of this epoch and of earlier epochs."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the column `dag_run.again` stores."""

@@ -77,7 +77,7 @@ def has_no_process(process: str) -> bool:
 
 @cache
 def _pid_space() -> str:
-    """Return a digest of what makes process ids comparable: this machine's boot, and the PID namespace.
+    """Return a digest of the machine's boot id and the PID namespace. Only within these are process ids unique.
 
     If these cannot be read, return a random text, so that no other process is known to be dead. For instance, systemd's
     `ProcSubset=pid` hides `/proc/sys`.

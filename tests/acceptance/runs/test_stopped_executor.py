@@ -1,6 +1,6 @@
-"""Two executors on PostgreSQL, one of which is suspended for longer than its lease.
+"""Two executors on PostgreSQL. One of them is suspended for longer than its lease, and the other repeats its runs.
 
-The other executor repeats its runs. The two never execute a run at the same time.
+The two never execute a run at the same time.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import anyio
 import psutil
@@ -204,17 +204,9 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 
 
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker_setup: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once a worker is reaped, its pid may belong to another process. So the worker's group must be killed first."""
-    setup = {
-        "home": str(tmp_path),
-        "dags_folder": str(tmp_path),
-        "file_patience_s": 0.0,
-        "holds_broken": False,
-        "log_max_bytes": 1 << 20,
-        "spark": {},
-    }
     killed: list[int] = []
     killpg = os.killpg
 
@@ -225,7 +217,7 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
         killpg(group, number)
 
     monkeypatch.setattr(os, "killpg", kill)
-    async with open_worker(setup) as worker:
+    async with open_worker(worker_setup) as worker:
         await worker.take()
         os.kill(worker.pid, signal.SIGKILL)
         with anyio.fail_after(10):
@@ -238,17 +230,9 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
 
 
 async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
-    tmp_path: Path,
+    worker_setup: dict[str, Any],
 ) -> None:
-    setup = {
-        "home": str(tmp_path),
-        "dags_folder": str(tmp_path),
-        "file_patience_s": 0.0,
-        "holds_broken": False,
-        "log_max_bytes": 1 << 20,
-        "spark": {},
-    }
-    async with open_worker(setup) as worker:
+    async with open_worker(worker_setup) as worker:
         await worker.take()
         # Block the event loop, so that nothing notices the end of the worker and reaps it.
         os.kill(worker.pid, signal.SIGKILL)
@@ -259,17 +243,9 @@ async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
 
 
 async def test_a_process_that_dies_before_it_is_given_back_leaves_no_descriptor_open(
-    tmp_path: Path,
+    worker_setup: dict[str, Any],
 ) -> None:
-    setup = {
-        "home": str(tmp_path),
-        "dags_folder": str(tmp_path),
-        "file_patience_s": 0.0,
-        "holds_broken": False,
-        "log_max_bytes": 1 << 20,
-        "spark": {},
-    }
-    async with open_worker(setup) as worker:
+    async with open_worker(worker_setup) as worker:
         first = await worker.take()
         before = psutil.Process().num_fds()
         os.kill(first.pid, signal.SIGKILL)

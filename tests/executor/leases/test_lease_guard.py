@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Set
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -379,21 +380,15 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
                     one.kill()
 
 
-async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_path: Path) -> None:
-    setup = {
-        "home": str(tmp_path),
-        "dags_folder": str(tmp_path),
-        "file_patience_s": 0.0,
-        "holds_broken": False,
-        "log_max_bytes": 1 << 20,
-        "spark": {},
-    }
+async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(
+    worker_setup: dict[str, Any],
+) -> None:
     async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
         assert not guard.has_ended
         psutil.Process(guard.pid).kill()
         with anyio.fail_after(30):
             assert await guard.wait() == -signal.SIGKILL
-        async with open_worker(setup, guard) as worker:
+        async with open_worker(worker_setup, guard) as worker:
             with anyio.fail_after(60):
                 await worker.gone.wait()
             assert worker.returncode == -signal.SIGKILL

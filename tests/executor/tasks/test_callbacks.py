@@ -156,8 +156,9 @@ async def test_callbacks_that_a_stop_interrupts_are_called_again(any_house: Hous
     assert len(_notes(params)) == 2
 
 
-async def test_callbacks_are_called_however_often_no_process_can_be_started(
-    any_house: House, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("starts", [False, True], ids=["cannot start", "dies at once"])
+async def test_callbacks_are_called_however_often_there_is_no_worker_for_them(
+    any_house: House, monkeypatch: pytest.MonkeyPatch, starts: bool
 ) -> None:
     house = any_house
     failures = 0
@@ -165,10 +166,13 @@ async def test_callbacks_are_called_however_often_no_process_can_be_started(
     @asynccontextmanager
     async def open_after_four_failures(*arguments: Any) -> AsyncIterator[WorkerProcess]:
         nonlocal failures
-        if failures < 4:
-            failures += 1
+        fails = failures < 4
+        failures += fails
+        if fails and not starts:
             raise BlockingIOError("no process can be started")
         async with open_worker(*arguments) as worker:
+            if fails:
+                os.kill(worker.pid, signal.SIGKILL)
             yield worker
 
     monkeypatch.setattr("triggerer.executor.callbacks.open_worker", open_after_four_failures)
@@ -177,30 +181,6 @@ async def test_callbacks_are_called_however_often_no_process_can_be_started(
     async with house.executor(sweep_every=timedelta(seconds=0.05)):
         await _called(house, pk)
     assert failures == 4
-    assert [line.split(" ")[0] for line in _notes(params)] == ["good", "last"]
-
-
-async def test_callbacks_are_called_however_often_their_worker_dies_before_it_begins_one(
-    any_house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house = any_house
-    deaths = 0
-
-    @asynccontextmanager
-    async def open_a_worker_that_dies(*arguments: Any) -> AsyncIterator[WorkerProcess]:
-        nonlocal deaths
-        async with open_worker(*arguments) as worker:
-            if deaths < 4:
-                deaths += 1
-                os.kill(worker.pid, signal.SIGKILL)
-            yield worker
-
-    monkeypatch.setattr("triggerer.executor.callbacks.open_worker", open_a_worker_that_dies)
-    params = await _add(house)
-    (pk,) = await house.queue("d", params=params)
-    async with house.executor(sweep_every=timedelta(seconds=0.05)):
-        await _called(house, pk)
-    assert deaths == 4
     assert [line.split(" ")[0] for line in _notes(params)] == ["good", "last"]
 
 

@@ -58,7 +58,7 @@ KEY = f"-----BEGIN PRIVATE KEY-----\n{BODY}\n-----END PRIVATE KEY-----"
 
 @pytest.mark.parametrize("broken_by", ["\n", "\r\n", r"\n", r"\r\n", " ", ""])
 def test_a_private_key_is_hidden_however_its_lines_are_broken(broken_by: str) -> None:
-    """In an environment variable, a key is often one line, in which two characters stand for each line break."""
+    """In an environment variable, a key is often one line. A backslash and an n then stand for each line break."""
     key = KEY.replace("\n", broken_by)
     remember_secret(key)
     assert BODY not in redact_text(f"cannot be read: {key}")

@@ -145,13 +145,20 @@ def test_a_file_system_with_large_blocks_shows_no_zeros_and_the_next_attempt_fin
     assert bytes_cut(text) == 1_500_000 * SIZE - (len(text) - len(cut_line(0, most)))
 
 
-def test_where_no_middle_can_be_freed_a_further_attempt_adds_to_the_bytes_that_were_cut(
-    log: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system cannot free the middle of a file."""
+
     def refuse(*_: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     monkeypatch.setattr(limit_module, "free", refuse)
+
+
+@pytest.mark.usefixtures("no_holes")
+def test_where_no_middle_can_be_freed_a_further_attempt_adds_to_the_bytes_that_were_cut(
+    log: tuple[Path, int],
+) -> None:
     path, descriptor = log
     for attempt in range(3):
         limit = LogLimit(descriptor, MOST)
@@ -161,13 +168,10 @@ def test_where_no_middle_can_be_freed_a_further_attempt_adds_to_the_bytes_that_w
     assert bytes_cut(text) == 30_000 * SIZE - (len(text) - len(cut_line(0, MOST)))
 
 
+@pytest.mark.usefixtures("no_holes")
 def test_where_no_middle_can_be_freed_the_beginning_and_the_newest_lines_stay(
-    log: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+    log: tuple[Path, int],
 ) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    monkeypatch.setattr("triggerer.worker.logs.limit.free", refuse)
     path, descriptor = log
     limit = LogLimit(descriptor, MOST)
     for batch in range(50):

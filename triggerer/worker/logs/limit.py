@@ -87,7 +87,7 @@ class LogLimit:
         """Replace the last bytes of the beginning by the line that says how many bytes were cut.
 
         Args:
-            cut: The number of bytes that were cut, without those that the line replaces.
+            cut: The number of bytes that were cut. The bytes that the line replaces are not counted.
         """
         size = len(cut_line(0, self._max_bytes))
         line = cut_line(cut + size, self._max_bytes)
@@ -104,8 +104,8 @@ def _block_of(max_bytes: int) -> int:
 
     A file system can free only whole blocks, and overwrites the edges of other ranges with zeros, which readers would
     show. Its blocks may be larger than 4 KiB: up to 64 KiB on XFS and Btrfs, and 128 KiB or more on ZFS. `st_blksize`
-    is no help, because NFS answers with the size of its requests, and ZFS with that of a short file. So cut as coarsely
-    as the log's length permits: at multiples of 4 MiB if the log may have 256 MiB.
+    does not tell them: NFS answers with the size of its requests, and ZFS with the size of the block of a short file.
+    So cut as coarsely as the log's length permits: at multiples of 4 MiB if the log may have 256 MiB.
     """
     return max(_SMALLEST_BLOCK, 1 << ((max_bytes // _BLOCKS).bit_length() - 1))
 

@@ -402,6 +402,18 @@ def _move_away(manager: Manager, member: Member) -> None:
     manager.add([])
 
 
+async def _move_away_during_a_replay(
+    sink: Kept, manager: Manager, member: Member
+) -> list[PositionChange]:
+    """Move the watcher to another stream before its replay's position is stored. Return the unanswered changes."""
+    delayed: list[PositionChange] = []
+    sink.delayed_positions = delayed
+    manager.rewind(member, [AGAIN])
+    await sink.until(lambda: bool(delayed))
+    _move_away(manager, member)
+    return delayed
+
+
 def _come_back(scene: Scene, sink: Kept, manager: Manager) -> None:
     """Let the watcher read its first stream again. The store still shows its request."""
     (member,) = manager.add([spec(scene, "one", 1, sink)])
@@ -414,11 +426,7 @@ async def test_a_watcher_that_leaves_during_its_replay_and_comes_back_is_rewound
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         await _add_other(scene, sink, manager)
-        delayed: list[PositionChange] = []
-        sink.delayed_positions = delayed
-        manager.rewind(member, [AGAIN])
-        await sink.until(lambda: bool(delayed))
-        _move_away(manager, member)
+        delayed = await _move_away_during_a_replay(sink, manager, member)
         sink.delayed_positions = None
         delayed.pop().on_done(None)
         assert not sink.ended
@@ -435,11 +443,7 @@ async def test_a_late_answer_for_a_watcher_that_has_left_does_not_end_its_new_re
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         await _add_other(scene, sink, manager)
-        delayed: list[PositionChange] = []
-        sink.delayed_positions = delayed
-        manager.rewind(member, [AGAIN])
-        await sink.until(lambda: bool(delayed))
-        _move_away(manager, member)
+        delayed = await _move_away_during_a_replay(sink, manager, member)
         _come_back(scene, sink, manager)
         await sink.until(lambda: len(delayed) == 2)
         delayed.pop(0).on_done(None)
@@ -475,7 +479,7 @@ async def test_a_watcher_that_was_added_to_a_running_trigger_is_rewound_after_it
 async def test_a_request_that_was_carried_out_is_not_repeated_for_a_watcher_that_stays(
     scene: Scene,
 ) -> None:
-    """The host may read the request's row once more, just before the row is deleted."""
+    """The host may read the request's row a second time, just before the row is deleted."""
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
         await _add_other(scene, sink, manager)

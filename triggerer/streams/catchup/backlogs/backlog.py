@@ -43,7 +43,7 @@ class Backlog:
     fence: Fence
     """The lease under which the position is stored."""
     position: Position
-    """The first message whose events are not all durable. The store has `stored_position`, or lags behind it."""
+    """The first message whose events are not all durable. The store may have an earlier position."""
     cursor: Position
     """The first message that the watcher's catch-up filter has not passed. Never before `position`."""
     failures: int = 0

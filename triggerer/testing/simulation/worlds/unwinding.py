@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
 
 _TIMEOUT_S = 600.0
-"""The longest virtual time, in seconds, in which a cancelled process must end. Shielded work may continue until the
+"""A cancelled process must end within this virtual time, in seconds. Shielded work may continue until the
 deadline of its shield."""
 
 
